@@ -32,6 +32,7 @@ from plkernel.analysis.exponentials import (
 )
 from plkernel.analysis.figures.style import INK, line_style
 from plkernel.analysis.nodes import (
+    BETA,
     HALF_LIVES,
     POWERS,
     Aim,
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
 Method = Literal["minimax", "least-squares", "nnls"]
 Places = NDArray[np.intp]
 
-PUBLISHED_BETA = 1.15
 PUBLISHED_MAX_LAG = 512
 PUBLISHED_HALF_LIVES = (1.0, 2048.0, 256)
 """Shortest, longest, and how many, evenly spaced in their logarithm."""
@@ -253,7 +253,7 @@ def fit(
     elif values is not None:
         target = array_target(values)
     else:
-        exponent = PUBLISHED_BETA if beta is None else beta
+        exponent = BETA if beta is None else beta
         reach = PUBLISHED_MAX_LAG if max_lag is None else max_lag
         target = power_law_target(exponent, reach)
     _check_size(target, terms)

@@ -53,7 +53,7 @@ SHORTEST = 1.0
 LONGEST = 2000.0
 """Half-lives of log-spaced nodes in bytes, unless others are given."""
 BETA = 1.15
-"""`beta` of nodes that follow a power law, unless another is given."""
+"""`beta` of power laws, the published one, unless another is given."""
 LOSS = 0.05
 TEMPERING = 1.0
 HORIZON = 2048.0

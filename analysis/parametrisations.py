@@ -8,8 +8,8 @@ formed there, never as a decay, so that half-lives of any length keep their digi
 
 import math
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ RG_LRU_SPEED = 8.0
 """c of a = sigmoid(Lambda)**(c r), arXiv 2402.19427."""
 GLA_ROOT = 16.0
 """tau of a = sigmoid(b)**(1/tau), arXiv 2312.06635."""
+ABOVE_ZERO = ("bound", "cap")
+"""What forms need or take that must be above 0."""
 
 
 def library(x: Array) -> Any:
@@ -67,16 +69,18 @@ class RateForm:
     """One parametrisation: the rate -ln a of a parameter x, and its exact inverse.
 
     rate, inverse  functions of x or of rates, and of what is given beside it, all of one shape
+    words          the decay a
     needs          what must be given, by name
-    takes          what may be given, by name
+    takes          what may be given, by name, and the decay with it in words
     limits         the slowest and the fastest rate, neither of which x reaches
     falls          the rate falls as x rises
     """
 
     rate: Callable[..., Array]
     inverse: Callable[..., Array]
+    words: str
     needs: tuple[str, ...] = ()
-    takes: tuple[str, ...] = ()
+    takes: Mapping[str, str] = field(default_factory=dict)
     limits: Callable[..., tuple[Limit, Limit]] = anywhere
     falls: bool = False
 
@@ -234,21 +238,54 @@ def position_exponents(levels: Array, log_length: Array) -> Array:
     return xp.clip(alpha, 0, 1)[xp.argsort(order)]
 
 
-EXPONENTIAL = RateForm(exp, log)
+EXPONENTIAL = RateForm(exp, log, "exp(-exp(x))")
 FORMS: dict[str, RateForm] = {
     "log_rate": EXPONENTIAL,
     "exp_exp": EXPONENTIAL,
-    "sigmoid": RateForm(gate_rate, gate_inverse, takes=("cap",), limits=gate_limits, falls=True),
-    "sigmoid_root": RateForm(root_rate, root_inverse, falls=True),
-    "a_log": RateForm(stepped_rate, a_log_inverse, needs=("dt_bias",)),
-    "dt_bias": RateForm(dt_bias_rate, dt_bias_inverse, needs=("a_log",)),
-    "exp_sigmoid": RateForm(exp_sigmoid_rate, exp_sigmoid_inverse, limits=exp_sigmoid_limits),
-    "bounded": RateForm(
-        bounded_rate, bounded_inverse, needs=("bound",), takes=("a_log",), limits=bounded_limits
+    "sigmoid": RateForm(
+        gate_rate,
+        gate_inverse,
+        "sigmoid(x)",
+        takes={"cap": "sigmoid(cap tanh(x / cap))"},
+        limits=gate_limits,
+        falls=True,
     ),
-    "rg_lru": RateForm(rg_lru_rate, rg_lru_inverse, needs=("gate_bias",)),
-    "real_part": RateForm(real_part_rate, real_part_inverse, needs=("log_step",), falls=True),
-    "log_real_part": RateForm(log_real_part_rate, log_real_part_inverse, needs=("log_step",)),
+    "sigmoid_root": RateForm(root_rate, root_inverse, "sigmoid(x)**(1/16)", falls=True),
+    "a_log": RateForm(
+        stepped_rate, a_log_inverse, "exp(-exp(x) softplus(dt_bias))", needs=("dt_bias",)
+    ),
+    "dt_bias": RateForm(
+        dt_bias_rate, dt_bias_inverse, "exp(-exp(a_log) softplus(x))", needs=("a_log",)
+    ),
+    "exp_sigmoid": RateForm(
+        exp_sigmoid_rate,
+        exp_sigmoid_inverse,
+        "exp(-exp(-1/2) sigmoid(x))",
+        limits=exp_sigmoid_limits,
+    ),
+    "bounded": RateForm(
+        bounded_rate,
+        bounded_inverse,
+        "exp(-bound sigmoid(x))",
+        needs=("bound",),
+        takes={"a_log": "exp(-bound sigmoid(exp(a_log) x))"},
+        limits=bounded_limits,
+    ),
+    "rg_lru": RateForm(
+        rg_lru_rate,
+        rg_lru_inverse,
+        "exp(-8 sigmoid(gate_bias) softplus(x))",
+        needs=("gate_bias",),
+    ),
+    "real_part": RateForm(
+        real_part_rate, real_part_inverse, "exp(x exp(log_step))", needs=("log_step",), falls=True
+    ),
+    "log_real_part": RateForm(
+        log_real_part_rate,
+        log_real_part_inverse,
+        "exp(-exp(x) exp(log_step))",
+        needs=("log_step",),
+    ),
 }
 """Parametrisations by name, which `plkernel.models.power_law.decays_` explains."""
 
@@ -289,10 +326,12 @@ def rwkv_levels(channels: int, depth: float, low: float = -6.0, high: float = -1
 def rwkv7_levels(channels: int, depth: float, head_size: int = 64) -> Floats:
     """Initial w0 of RWKV-7: -5.5 + 6 x**(1 + depth**0.3) + 2.5 z |z|, depth 0 .. 1.
 
-    x runs from 0 to 1 over the channels, z from -1 to 1 along each head. Source:
+    x runs from 0 to 1 over the channels, z from -1 to 1 along each head; z is 0 in heads of one
+    channel. Source:
     BlinkDL/RWKV-LM, RWKV-v7, where heads have 64; fla: layers/rwkv7.py, of any size.
     """
     ramp = channel_ramp(channels, 1.0 + depth**0.3)
     middle = (head_size - 1) / 2.0
-    zigzag = (np.arange(channels) % head_size - middle) / middle
+    from_middle = np.arange(channels) % head_size - middle
+    zigzag = from_middle / middle if middle else from_middle
     return -5.5 + 6.0 * ramp + 2.5 * zigzag * np.abs(zigzag)

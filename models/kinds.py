@@ -8,8 +8,12 @@ from plkernel.analysis.nodes import SLOWEST
 from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE
 from plkernel.models import rwkv_nodes
 
+LONGEST_CONTEXT = 2**24
+"""Bytes of a training window, at most."""
 OF_DECAYS = ("parametrisation", "position_scaling", "scaling_length")
 """Options of [model] for decays that keep their order or depend on the position."""
+MAMBA2 = "plkernel.models.mamba2:mamba2"
+"""Kind of the Mamba-2 of transformers whose decays this package shapes."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,9 @@ class Kind:
     words             the kind in a sentence
     options           what [model] of a spec may hold
     scheme            the initialisation scheme, by default
-    spectral_scheme   the scheme that an arm with a `spectrum` gets; None where it gets a placement
+    spectral_scheme   the scheme that an arm with a `spectrum` gets; None where it gets none
+    spectral_init     the function that such an arm gets as its `init`; None where it gets none, and
+                      a placement where it gets no scheme either
     operator          the recurrence, as `plkernel.kernels` calls it
     node_option       the option with the number of decays that an arm places: those of a head, or
                       all of a layer
@@ -38,6 +44,7 @@ class Kind:
     options: tuple[str, ...] = ("kind", "config")
     scheme: str | None = None
     spectral_scheme: str | None = None
+    spectral_init: str | None = None
     operator: str | None = None
     node_option: str = "dim"
     largest_rate: float = math.inf
@@ -96,3 +103,17 @@ KINDS = {
     ),
 }
 """The kinds of this package, by name; every other name is that of other people's code."""
+BUILDERS = {
+    MAMBA2: Kind(
+        words="a Mamba-2 of transformers",
+        options=("kind", "config", *OF_DECAYS),
+        spectral_init="plkernel.models.init.mamba2:spectrum_",
+        has_spectrum=True,
+    )
+}
+"""Kinds that are built as other people's code is, but have more options, by name."""
+
+
+def kind_of(name: str) -> Kind:
+    """The facts of the kind of that name."""
+    return KINDS.get(name) or BUILDERS.get(name, FOREIGN)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from plkernel.analysis.nodes import Nodes, output_std
-from plkernel.analysis.parametrisations import FORMS, RateForm
+from plkernel.analysis.parametrisations import ABOVE_ZERO, FORMS, RateForm
 from plkernel.models.spectrum import Ordered
 
 Parametrisation = Literal[
@@ -87,11 +87,12 @@ def decays_(
     that `sigmoid`, `sigmoid_root` and `real_part`, in which they fall, are not for it.
 
     Raises ValueError for something that is no dense tensor of floating-point numbers, when the
-    sizes differ, when an option does not belong, for a half-life that the parametrisation does not
-    reach, and when a decay in the tensor's type (float32 for narrower ones, as models compute it)
-    is no longer between 0 and 1. Sources: Mamba (arXiv 2312.00752), gated delta nets (2412.06464),
-    Kimi Linear (2510.26692), RWKV-7 (2503.14456), Griffin (2402.19427, equation 4), xLSTM
-    (2503.13427), GLA (2312.06635), S5 (2208.04933), S4D (2206.11893).
+    sizes differ, when an option does not belong, for a bound or cap that is not above 0, for a
+    half-life that the parametrisation does not reach, and when a decay in the tensor's type
+    (float32 for narrower ones, as models compute it) is no longer between 0 and 1. Sources: Mamba
+    (arXiv 2312.00752), gated delta nets (2412.06464), Kimi Linear (2510.26692), RWKV-7
+    (2503.14456), Griffin (2402.19427, equation 4), xLSTM (2503.13427), GLA (2312.06635), S5
+    (2208.04933), S4D (2206.11893).
     """
     if parametrisation not in FORMS:
         raise ValueError(
@@ -118,6 +119,7 @@ def decays_(
     held = tensor() if isinstance(tensor, Ordered) else tensor
     rates = _rates_for(held, nodes)
     given = {name: _spread(name, value, rates) for name, value in options.items()}
+    _check_above_zero(given)
     _check_reach(parametrisation, rates, given)
     levels = form.inverse(rates, **given)
     filled = levels.to(held.dtype)
@@ -208,6 +210,16 @@ def _spread(name: str, value: Tensor | float, rates: Tensor) -> Tensor:
             f"{name} must broadcast to the tensor's shape {tuple(rates.shape)}, got"
             f" {tuple(one.shape)}; Mamba's A_log needs dt_bias[:, None]"
         ) from None
+
+
+def _check_above_zero(given: TensorsByName) -> None:
+    """ValueError for a bound or cap that is not above 0."""
+    for name in ABOVE_ZERO:
+        if name not in given:
+            continue
+        out = ~(given[name] > 0)
+        if out.any():
+            raise ValueError(f"{name} must be above 0, got {float(given[name][out][0]):g}")
 
 
 def _check_reach(parametrisation: str, rates: Tensor, given: TensorsByName) -> None:

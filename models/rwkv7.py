@@ -70,6 +70,8 @@ SEQUENCES = 4
 """Sequences of white input that a response is measured on."""
 IMPULSES = 8
 """Bytes at the start of each sequence whose responses are averaged."""
+SEED = 0
+"""Of these sequences."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,7 @@ class GooseMixing(ExactBuffers, Mixing):
         return super().writes() * (1 + (rate - 1) * share)[:, None]
 
     @torch.no_grad()
-    def response(self, lags: Tensor, *, erase: bool = True, seed: int = 0) -> Tensor:
+    def response(self, lags: Tensor, *, erase: bool = True) -> Tensor:
         """Root mean square of k~_s A_{s+1} .. A_t r_t at the lags t - s, (T,) float64.
 
         lags: (T,), 1 or more. A_t = diag(w_t) - kappa^T (a kappa), or diag(w_t) alone without
@@ -286,7 +288,7 @@ class GooseMixing(ExactBuffers, Mixing):
         like = self.key.weight
         x = torch.randn(
             (SEQUENCES, longest + IMPULSES, like.shape[1]),
-            generator=torch.Generator().manual_seed(seed),
+            generator=torch.Generator().manual_seed(SEED),
         )
         x = x.to(like)
         r, log_decay, k, a, b = self.addressed(x, previous(x) - x)

@@ -28,10 +28,8 @@ from plkernel.analysis.parametrisations import (
     ordered_levels,
     position_exponents,
 )
+from plkernel.models.kinds import LONGEST_CONTEXT
 from plkernel.models.state import STEPS, BlockMemory
-
-LONGEST = 2**24
-"""Bytes of training that scaling knows, the longest context of a spec."""
 
 
 class Ordered(nn.Module):
@@ -183,17 +181,19 @@ def check_scaling_length(
 ) -> None:
     """ValueError for a length of training that scales no decays.
 
-    Such is one of one step or less, whose logarithm divides, one above LONGEST, and any of a layer
-    with fewer than two `channels`, which the option `name` counts.
+    Such is one of one step or less, whose logarithm divides, one above LONGEST_CONTEXT, and any of
+    a layer with fewer than two `channels`, which the option `name` counts.
     """
     if length is None:
         return
-    if not isinstance(length, Real) or not length > step:
+    if isinstance(length, bool) or not isinstance(length, Real):
+        raise ValueError(f"scaling_length must be a number of bytes, such as 512, got {length!r}")
+    if not length > step:
         raise ValueError(
             f"scaling_length must be more than one step of {step} bytes, got {length!r}"
         )
-    if length > LONGEST:
-        raise ValueError(f"scaling_length must be at most {LONGEST} bytes, got {length:g}")
+    if length > LONGEST_CONTEXT:
+        raise ValueError(f"scaling_length must be at most {LONGEST_CONTEXT} bytes, got {length:g}")
     if channels is not None and channels < 2:
         raise ValueError(
             f"{name} must be 2 or more with scaling_length, which scales decays by their order, got"

@@ -268,8 +268,6 @@ def apply(
     for name, option in options.items():
         if option is not None:
             _check_given(name, option)
-    if cap is not None and not np.all(np.asarray(cap) > 0):
-        raise ValueError(f"cap must be above 0, got {cap}")
     if not isinstance(parametrisation, str):
         raise ValueError(
             "parametrisation must say how the layer computes its decays from this tensor: one of"

@@ -515,8 +515,6 @@ def test_what_cannot_be_written_is_refused_as_decays_and_as_projection(
     [
         ({"max_lag": 0}, "max_lag must be above 0, got 0"),
         ({"match": 3}, "match must be nodes, as plkernel.place gives them, got int"),
-        ({"cap": 0.0}, "cap must be above 0, got 0.0"),
-        ({"cap": torch.tensor([1.0, 0.0])}, "cap must be above 0, got tensor"),
         ({"dt_bias": torch.zeros(0)}, "dt_bias must be one or more finite numbers, got none"),
         (
             {"dt_bias": torch.tensor([0.0, np.nan])},

@@ -42,19 +42,19 @@ class TokenLength:
         return np.asarray(lags, dtype=np.float64) * self.bytes_per_token
 
 
-def token_length(ends: ArrayLike, tokenizer: str, blocks: int = BLOCKS) -> TokenLength:
+def token_length(ends: ArrayLike, tokenizer: str) -> TokenLength:
     """Mean length of the tokens that end at the bytes `ends` (n,) of a text, ascending from 0.
 
-    The interval is that of a jackknife over blocks of equally many tokens, as a stretch of a text
+    The interval is that of a jackknife over BLOCKS of equally many tokens, as a stretch of a text
     has tokens of its own kind, and as many as its neighbours. ValueError without a token.
     """
     last = np.asarray(ends)
     if not last.size:
         raise ValueError("text must have a token, got none")
     mean = float(last[-1] / last.size)
-    if last.size < blocks * FEWEST_IN_BLOCK:
+    if last.size < BLOCKS * FEWEST_IN_BLOCK:
         return TokenLength(mean, None, None, int(last.size), tokenizer)
-    edges = block_edges(last.size, 0, blocks)
+    edges = block_edges(last.size, 0, BLOCKS)
     starts = np.concatenate([[0], last])[edges]
     left = each_left_out(np.diff(starts))[1:] / each_left_out(np.diff(edges))[1:]
     half = float(half_width(left))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plkernel.analysis.nodes import check_channels, place
+from plkernel.analysis.nodes import LONGEST, SHORTEST, check_channels, place
 from plkernel.analysis.parametrisations import inverse_softplus
 from plkernel.models.gated_delta import LARGEST_A, LONGEST_STEP, SHORTEST_STEP, SMALLEST_A
 from plkernel.models.layers import modules_with
@@ -61,8 +61,8 @@ def flash_linear_attention_bounded_(
 def log_spaced_(
     model: nn.Module,
     generator: torch.Generator | None = None,
-    shortest: float = 1.0,
-    longest: float = 2000.0,
+    shortest: float = SHORTEST,
+    longest: float = LONGEST,
 ) -> None:
     """A_log = 0 and half-lives evenly spaced in their logarithm from `shortest` to `longest` bytes.
 

@@ -17,6 +17,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from plkernel.analysis.nodes import (
+    BETA,
+    HORIZON,
+    LONGEST,
+    SHORTEST,
     SLOWEST,
     Nodes,
     check_channels,
@@ -39,8 +43,8 @@ to 0.1, and 1e-4 is the least that it takes.
 def power_law_(
     model: nn.Module,
     generator: torch.Generator | None = None,
-    beta: float = 1.15,
-    max_lag: float = 2048.0,
+    beta: float = BETA,
+    max_lag: float = HORIZON,
 ) -> None:
     """Put the heads of a Mamba2ForCausalLM at the quantiles of t**-beta, with A = 1, in place.
 
@@ -59,8 +63,8 @@ def power_law_(
 def log_spaced_(
     model: nn.Module,
     generator: torch.Generator | None = None,
-    shortest: float = 1.0,
-    longest: float = 2000.0,
+    shortest: float = SHORTEST,
+    longest: float = LONGEST,
 ) -> None:
     """Space half-lives of a Mamba2ForCausalLM evenly in their logarithm, with A = 1, in place."""
     layers = _free_layers(model)

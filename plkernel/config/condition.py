@@ -10,12 +10,11 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from plkernel.analysis import nodes as decays
+from plkernel.common.files import shown
 from plkernel.config.schema import (
     AIM_OPTIONS,
     IN_THE_STUDY,
-    MAMBA2,
     NODE_VALUES,
-    OF_MAMBA2,
     Arm,
     CorpusSpec,
     ModelSpec,
@@ -23,7 +22,7 @@ from plkernel.config.schema import (
     explained,
 )
 from plkernel.models import rwkv_nodes
-from plkernel.models.kinds import KINDS
+from plkernel.models.kinds import BUILDERS, KINDS, Kind
 
 # At initialisation an RWKV has random signs, and information quadratic in them.
 RWKV_AIM = {
@@ -326,7 +325,10 @@ class Condition:
         if self.arm.init is None:
             yield ["init_options"], "are for an init: set init, or leave them out"
         if self.model.is_foreign:
-            others = [name for name in Arm.model_fields if name not in OF_A_FOREIGN_ARM]
+            known = set(OF_A_FOREIGN_ARM)
+            if self.model.of_kind.has_spectrum:
+                known.add("spectrum")
+            others = [name for name in Arm.model_fields if name not in known]
             reason = f"belongs to models of plkernel, got kind {kind!r}: use config or init"
             yield others, reason
         elif self.checks_law:
@@ -375,6 +377,8 @@ def resolve(
     arm = arm or Arm()
     if model.position_scaling and model.scaling_length is None and train is not None:
         model = model.model_copy(update={"scaling_length": train.context})
+    if model.is_foreign:
+        model = _with_decays_in_config(model)
     if arm.spectrum is not None:
         arm = _spread(model, arm, arm.spectrum, train)
     missing = {
@@ -388,18 +392,40 @@ def resolve(
     return Condition(model, arm, train, corpus or CorpusSpec(), study, name, trusted)
 
 
+def _with_decays_in_config(model: ModelSpec) -> ModelSpec:
+    """Return the model with its options of decays in its `config`, which its builder is given.
+
+    Raises ValueError where they are given there too, and otherwise.
+    """
+    derived: dict[str, tuple[str, Any]] = {}
+    if model.parametrisation != "free":
+        derived["parametrisation"] = "parametrisation", model.parametrisation
+    if model.position_scaling:
+        derived["scaling_length"] = "position_scaling", model.scaled_over
+    config = dict(model.config or {})
+    for name, (option, value) in derived.items():
+        given = config.setdefault(name, value)
+        if given != value:
+            raise ValueError(
+                f"config.{name} must be left out beside model.{option}, which makes it {value!r},"
+                f" got {given!r}"
+            )
+    return model.model_copy(update={"config": config}) if derived else model
+
+
 def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None) -> Arm:
     """Return the arm with what its `spectrum`, this multiple of the context, stands for.
 
     An SSM: half-lives of time constants from one step to the multiple of the context. RWKV-7: the
-    scheme that has them. Raises ValueError where they are given in another way too, and where
-    nothing is trained, unless the arm was saved with them.
+    scheme that has them, Mamba-2: the init. Raises ValueError where they are given in another way
+    too, and where nothing is trained, unless the arm was saved with them.
     """
     scheme = model.of_kind.spectral_scheme
+    init = model.of_kind.spectral_init
     _check_takes_spectrum(model, arm)
     if train is None:
-        is_filled = arm.scheme is not None or arm.longest != Arm.model_fields["longest"].default
-        if not is_filled:
+        filled = _filled_by_spectrum(model.of_kind)
+        if getattr(arm, filled) == Arm.model_fields[filled].default:
             raise ValueError(
                 "train must be given with spectrum, whose context it takes, got a model that is"
                 " not trained"
@@ -416,42 +442,52 @@ def _spread(model: ModelSpec, arm: Arm, multiple: float, train: TrainSpec | None
             f" constant to what a float32 decay holds{beside}, got {multiple:g}"
         )
     if scheme is not None:
-        return _with_spectral_scheme(arm, scheme, reach)
+        return _with_reach(arm, "scheme", scheme, reach)
+    if init is not None:
+        return _with_reach(arm, "init", init, reach)
     return _filled(arm, {"shortest": math.log(2) * step, "longest": math.log(2) * reach})
+
+
+def _filled_by_spectrum(kind: Kind) -> str:
+    """Return an option of an arm that a `spectrum` fills in for models of this kind."""
+    if kind.spectral_scheme is not None:
+        return "scheme"
+    return "longest" if kind.spectral_init is None else "init"
 
 
 def _check_takes_spectrum(model: ModelSpec, arm: Arm) -> None:
     """ValueError for a kind of model without a spectrum, and for a placement beside it."""
     kind = model.of_kind
     if not kind.has_spectrum:
-        known = " or ".join(name for name, one in KINDS.items() if one.has_spectrum)
-        hint = OF_MAMBA2["spectrum"] if model.kind == MAMBA2 else ""
+        kinds = {**KINDS, **BUILDERS}
+        known = " or ".join(name for name, one in kinds.items() if one.has_spectrum)
         raise ValueError(
             f"spectrum must be left out unless the model is of kind {known}, got kind"
-            f" {model.kind!r}{hint}"
+            f" {model.kind!r}"
         )
-    has_scheme = kind.spectral_scheme is not None
-    if arm.placement is not None and (has_scheme or arm.placement != "log-spaced"):
+    is_placed = _filled_by_spectrum(kind) == "longest"
+    if arm.placement is not None and not (is_placed and arm.placement == "log-spaced"):
         raise ValueError(
             f"placement must be left out beside spectrum, which places decays, got"
             f" {arm.placement!r}"
         )
 
 
-def _with_spectral_scheme(arm: Arm, scheme: str, reach: float) -> Arm:
-    """Return the arm at a scheme whose longest time constant is `reach`.
+def _with_reach(arm: Arm, option: str, name: str, reach: float) -> Arm:
+    """Return the arm with `name` as its scheme or init, whose longest time constant is `reach`.
 
     Raises ValueError where the arm gives another one.
     """
-    given = arm.scheme_options or {}
+    options = f"{option}_options"
+    given = getattr(arm, options) or {}
     longest = given.get("longest", reach)
     if longest != reach:
         raise ValueError(
-            f"scheme_options.longest must be left out beside spectrum, which makes it {reach:g},"
-            f" got {longest:g}"
+            f"{options}.longest must be left out beside spectrum, which makes it {reach:g}, got"
+            f" {shown(longest)}"
         )
-    arm = arm.model_copy(update={"scheme_options": {**given, "longest": reach}})
-    return _filled(arm, {"scheme": scheme})
+    arm = arm.model_copy(update={options: {**given, "longest": reach}})
+    return _filled(arm, {option: name})
 
 
 def _filled(arm: Arm, derived: Mapping[str, Any]) -> Arm:

@@ -4,7 +4,8 @@ Every section is immutable and refuses unknown keys. The text of a field, or bel
 in the reference.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import (
@@ -26,7 +27,7 @@ from plkernel.analysis import nodes
 from plkernel.common.cli import NAME, is_code, nearest, shortened
 from plkernel.common.files import is_utf8, shown
 from plkernel.models import Device, ModelKind, Order, PatchingMode, rwkv_nodes
-from plkernel.models.kinds import FOREIGN, KINDS, OF_DECAYS, Kind
+from plkernel.models.kinds import KINDS, LONGEST_CONTEXT, MAMBA2, OF_DECAYS, Kind, kind_of
 
 # Limits beyond what any machine trains, so that a spec is checked in seconds.
 WIDEST = 2**16
@@ -77,29 +78,36 @@ Code = Annotated[str, AfterValidator(_code)]
 Claim = Literal["lower", "higher", "equal", "lower_by_less", "higher_by_less"]
 BOUNDED = ("equal", "lower_by_less", "higher_by_less")
 """Claims of a difference that is smaller than the margin."""
+RecallTestName = Literal["capacity", "persistence"]
+RecallBitsName = Literal["capacity_bits", "persistence_bits"]
 Metric = Literal[
     "val_bpb",
     "test_bpb",
     "excess_bpb",
     "truncation_cost",
-    "capacity",
-    "persistence",
+    RecallTestName,
+    RecallBitsName,
     "position_bpb",
     "reading_on",
     "val_bpb_minimum",
     "test_bpb_minimum",
 ]
-MAMBA2 = "plkernel.models.mamba2:mamba2"
-"""Kind of the Mamba-2 whose decays this package shapes."""
-OF_MAMBA2 = {
-    "spectrum": "; set init = 'plkernel.models.init.mamba2:spectrum_' of the arm",
-    "parametrisation": "; set it in model.config",
-    "position_scaling": "; set scaling_length in model.config",
-    "scaling_length": "; set it in model.config",
+PLAIN_MAMBA2 = "transformers:Mamba2ForCausalLM"
+"""Kind of the same model without options of decays."""
+MISPLACED = {
+    MAMBA2: {
+        "position_scaling": "set it in [model] itself",
+        "spectrum": "set it in the arm",
+    },
+    PLAIN_MAMBA2: dict.fromkeys(
+        (*OF_DECAYS, "scaling_of", "spectrum"), f"it is for kind {MAMBA2!r}, the same model"
+    ),
 }
-"""Where options of decays are given in that Mamba-2."""
-OF_RECALL = ("capacity", "persistence")
-"""Metrics of runs on a corpus of recall, by the names of the tests."""
+"""Options that `config` of a kind does not have, and where they are given."""
+OF_ACCURACY = get_args(RecallTestName)
+"""Metrics that are a share of right answers, by the names of the tests of recall."""
+OF_RECALL = (*OF_ACCURACY, *get_args(RecallBitsName))
+"""Metrics of the tests of recall, which runs on a corpus of recall end with."""
 OF_POSITIONS = ("position_bpb", "reading_on")
 """Metrics of runs on a text that end with windows beyond the length of training."""
 OF_DISTANCE = (*OF_RECALL, *OF_POSITIONS)
@@ -149,6 +157,18 @@ the arm.
 """
 
 
+def recall_column(metric: str) -> tuple[str, str]:
+    """The test of recall that a metric of OF_RECALL is of, and its column in results.
+
+    >>> recall_column("capacity"), recall_column("capacity_bits")
+    (('capacity', 'accuracy'), ('capacity', 'bits'))
+    """
+    test = metric.removesuffix("_bits")
+    return test, "accuracy" if test == metric else "bits"
+
+
+MAIN_OPTION = {"corpus": "name", "model": "kind", "tuning": "method"}
+"""Options of tables that are meant where a text stands in the place of one."""
 IN_TOML = {
     "model_type": "must be a table",
     "dict_type": "must be a table",
@@ -231,7 +251,15 @@ def _in_words(one: Mapping[str, Any], root: type[BaseModel], within: Iterable[st
         return message  # of a whole section, which names its options
     message = IN_TOML.get(one["type"], message)
     head = f"{where}: " if where else ""
-    return f"{head}{message}, got {shown(one['input'])}"
+    return f"{head}{message}, got {shown(one['input'])}{_as_table(place, one['input'])}"
+
+
+def _as_table(place: Sequence[str], given: Any) -> str:
+    """Return how a text in the place of a table is written; empty for other values."""
+    option = MAIN_OPTION.get(place[-1]) if place else None
+    if option is None or not isinstance(given, str):
+        return ""
+    return f": write [{'.'.join(place)}] {option} = {shown(given)}"
 
 
 def _unknown_key(place: list[str], root: type[BaseModel]) -> str:
@@ -331,13 +359,14 @@ class ModelSpec(Section):
     )
     ranks: RanksSpec = RanksSpec()
     parametrisation: Order = "free"
-    """SSM and RWKV-7. free: one number for each decay. ordered: gaps between one and the next, so
-    that training keeps their order (PoST, arXiv 2604.07658), in RWKV-7 but for the zigzag of heads.
+    """SSM, RWKV-7 and the Mamba-2 of plkernel.models.mamba2. free: one number for each decay.
+    ordered: gaps between one and the next, so that training keeps their order (PoST, arXiv
+    2604.07658), in RWKV-7 but for the zigzag of heads.
     """
     position_scaling: bool = False
-    """SSM and RWKV-7: decays slow down with the position in a window, from not at all for the
+    """In the same models: decays slow down with the position in a window, from not at all for the
     fastest to 1 / position for the slowest (PoST). Half-lives are stated at scaling_length."""
-    scaling_length: Annotated[Whole, Field(ge=2, le=2**24)] | None = option(
+    scaling_length: Annotated[Whole, Field(ge=2, le=LONGEST_CONTEXT)] | None = option(
         "position_scaling: length of training in bytes; left out, train.context."
     )
     config: Plain | None = option("A model of your own: arguments of its builder.")
@@ -351,7 +380,7 @@ class ModelSpec(Section):
     @property
     def of_kind(self) -> Kind:
         """Properties of its kind."""
-        return KINDS.get(self.kind, FOREIGN)
+        return kind_of(self.kind)
 
     @property
     def node_count(self) -> int:
@@ -389,11 +418,15 @@ class ModelSpec(Section):
         known = self.of_kind.options
         for name, field in ModelSpec.model_fields.items():
             if name not in known and getattr(self, name) != field.default:
-                hint = OF_MAMBA2.get(name, "") if self.kind == MAMBA2 else ""
+                is_plain = self.kind == PLAIN_MAMBA2 and name in OF_DECAYS
+                hint = f"; set kind = {MAMBA2!r}, the same model with it" if is_plain else ""
                 raise ValueError(
                     f"{name} must be left out for model kind {self.kind!r}, to which it does not"
                     f" belong{hint}"
                 )
+        for name, place in MISPLACED.get(self.kind, {}).items():
+            if name in (self.config or {}):
+                raise ValueError(f"config.{name} must be left out, got it there: {place}")
         if self.scaling_length is not None and not self.position_scaling:
             raise ValueError(
                 "scaling_length must be left out without position_scaling, got"
@@ -420,6 +453,11 @@ class Stage(Section):
     """Numbers of pairs, of which every step draws one."""
 
 
+def steps_of(steps: int | None, bytes_read: int | None, batch: int, context: int) -> int:
+    """The steps of a run: `steps`, or without them as many whole ones as read so many bytes."""
+    return steps or (bytes_read or 0) // (batch * context)
+
+
 class TrainSpec(Section):
     """The training protocol, the same for every arm."""
 
@@ -428,7 +466,7 @@ class TrainSpec(Section):
     recipe: Literal["blinkdl"] | None = option(
         "Defaults of all options not given; blinkdl: official RWKV scripts."
     )
-    context: Whole = option("Bytes predicted per window.", 512, ge=2, le=2**24)
+    context: Whole = option("Bytes predicted per window.", 512, ge=2, le=LONGEST_CONTEXT)
     batch: Positive = option("Windows per step.", 8, le=LARGEST_STEP)
     steps: Positive | None = option("Stop after this many steps (bit-reproducible on a CPU).")
     bytes: Positive | None = option(
@@ -513,7 +551,7 @@ class TrainSpec(Section):
     @property
     def total_steps(self) -> int:
         """Steps of the whole run."""
-        return self.steps or (self.bytes or 0) // (self.batch * self.context)
+        return steps_of(self.steps, self.bytes, self.batch, self.context)
 
     @field_serializer("curriculum")
     def _stages_as_json_has_them(self, stages: tuple[Stage, ...]) -> list[Options]:
@@ -522,12 +560,16 @@ class TrainSpec(Section):
 
     def stage_at(self, step: int) -> Stage | None:
         """Return the stage of the curriculum at a step, from 0; None behind the last one."""
-        share = 0.0
-        for stage in self.curriculum:
-            share += stage.share
-            if step < round(share * self.total_steps):
+        for stage, end in zip(self.curriculum, self.stage_ends, strict=True):
+            if step < end:
                 return stage
         return None
+
+    @property
+    def stage_ends(self) -> list[int]:
+        """Steps until the end of each stage of the curriculum."""
+        shares = accumulate(stage.share for stage in self.curriculum)
+        return [round(share * self.total_steps) for share in shares]
 
     @property
     def changes_decays(self) -> bool:
@@ -575,15 +617,14 @@ class TrainSpec(Section):
 
     def _check_stages(self) -> None:
         """Raise ValueError for a stage of the curriculum that is shorter than a step."""
-        before = 0.0
-        for stage in self.curriculum:
-            after = before + stage.share
-            if round(after * self.total_steps) == round(before * self.total_steps):
+        before = 0
+        for stage, end in zip(self.curriculum, self.stage_ends, strict=True):
+            if end == before:
                 raise ValueError(
                     f"share of the curriculum's length {stage.length} must be enough for a step,"
                     f" {1 / self.total_steps:.2g} of {self.total_steps}, got {stage.share:g}"
                 )
-            before = after
+            before = end
 
     def _check_budget(self) -> None:
         """Raise ValueError where steps and bytes do not say how long, or a step is too large."""
@@ -630,15 +671,18 @@ class Arm(Section):
     """Shape of the projection's columns, in an RWKV of the receptance's rows; quantile nodes shape
     it by tempering.
     """
-    beta: PositiveNumber = option("Exponent of the power law.", 1.15)
+    beta: PositiveNumber = option("Exponent of the power law.", nodes.BETA)
     shortest: PositiveNumber = option(
-        "Shortest half-life of log-spaced nodes, in bytes; in RWKV-7 1.15 or more.", 1.0
+        "Shortest half-life of log-spaced nodes, in bytes; in RWKV-7 1.15 or more.", nodes.SHORTEST
     )
-    longest: PositiveNumber = option("Longest half-life of log-spaced nodes, in bytes.", 2000.0)
+    longest: PositiveNumber = option(
+        "Longest half-life of log-spaced nodes, in bytes.", nodes.LONGEST
+    )
     spectrum: PositiveNumber | None = None
-    """SSM and RWKV-7: evenly on a logarithmic scale from the shortest time constant up to this
-    multiple of the training context (PoST, arXiv 2604.07658). In an SSM that gives shortest and
-    longest, in RWKV-7 the scheme rwkv7_post, whose zigzag makes the longest 12 times as long."""
+    """SSM, RWKV-7 and the Mamba-2 of plkernel.models.mamba2: evenly on a logarithmic scale from the
+    shortest time constant up to this multiple of the training context (PoST, arXiv 2604.07658). In
+    an SSM that gives shortest and longest, in RWKV-7 the scheme rwkv7_post, whose zigzag makes the
+    longest 12 times as long, in Mamba-2 the init spectrum_ of plkernel.models.init.mamba2."""
     tempering: Share | None = None
     """Quantile nodes: 1 puts the law into the density of the nodes (the default; RWKV: 0.5), 0 into
     the projection.
@@ -743,7 +787,10 @@ class Arm(Section):
 
 
 class MeasuredNumber(Section):
-    """One number of every run of an arm, in bits per byte; of recall the share of right answers."""
+    """One number of every run of an arm, in bits per byte.
+
+    On a corpus of recall it is in bits per answer, or a share of right answers.
+    """
 
     unsaid = ("times", "distance")
 
@@ -756,18 +803,20 @@ class MeasuredNumber(Section):
     """val_bpb, test_bpb; excess_bpb: validation above the floor of a known corpus; truncation_cost:
     bits per byte when only `bytes` bytes are given, minus those with the whole context; capacity
     and persistence: accuracy, from 0 to 1, of a test at the end of a run on a corpus of recall;
+    capacity_bits and persistence_bits: bits per answer in the same tests, where less is better;
     position_bpb and reading_on, with train.beyond: bits per byte at the bytes behind the first
     half of `times` contexts, and what is lost there by having read more than a context;
     val_bpb_minimum and test_bpb_minimum: of a curve over learning rates, tuning.method 'curve',
     whose name is that of its arm in the spec."""
     bytes: Positive | None = option("truncation_cost: how many bytes are given.")
     times: Positive | None = option(
-        "capacity, persistence: the length of the test, in lengths of training: 1, 2, 4 .."
-        " position_bpb, reading_on: how far from the beginning of a window, in the same unit."
+        "capacity, persistence and their bits: the length of the test, in lengths of training: 1,"
+        " 2, 4 .. position_bpb, reading_on: how far from the beginning of a window, in the same"
+        " unit."
     )
     distance: Positive | None = option(
-        "capacity, persistence: only queries at most so many bytes behind their pair, a power of"
-        " two, and more than half of that; all of them if left out."
+        "capacity, persistence and their bits: only queries at most so many bytes behind their"
+        " pair, a power of two, and more than half of that; all of them if left out."
     )
     step: Natural | None = option(
         "The evaluation that counts, of val_bpb and excess_bpb; the last if left out."
@@ -804,6 +853,16 @@ class MeasuredNumber(Section):
         return self
 
 
+def check_margin(name: str, claim: Claim, margin: float) -> None:
+    """Raise ValueError for a margin below 0, and for one of 0 where the claim needs one."""
+    needed = claim in BOUNDED
+    if margin < 0 or (needed and margin == 0):
+        least = "above 0" if needed else "0 or more"
+        raise ValueError(
+            f"{name!r}: margin must be {least} for claim {claim!r}, such as 0.01, got {margin:g}"
+        )
+
+
 class Hypothesis(MeasuredNumber):
     """A claim on the mean difference of two arms."""
 
@@ -815,23 +874,21 @@ class Hypothesis(MeasuredNumber):
     claim: Claim
     """lower or higher: by more than the margin; equal: by less than the margin either way;
     lower_by_less or higher_by_less: not zero, and by less than the margin."""
-    margin: AtLeastZero = option("In bits per byte, or of accuracy as a share of 1.", 0.0)
+    margin: AtLeastZero = option(
+        "In bits per byte or per answer, or of accuracy as a share of 1.", 0.0
+    )
     alpha: Fraction = option(
         "Chance of a false confirmation in the family, and of a false refutation.", 0.05
     )
 
     @model_validator(mode="after")
     def _has_a_margin(self) -> Self:
-        if self.metric in OF_RECALL and self.margin >= 1.0:
+        if self.metric in OF_ACCURACY and self.margin >= 1.0:
             raise ValueError(
                 f"{self.name!r}: margin must be below 1 with metric {self.metric!r}, which is a"
                 f" share of the answers, got {self.margin:g}; 0.03 is 3 points"
             )
-        if self.claim in BOUNDED and self.margin == 0.0:
-            raise ValueError(
-                f"{self.name!r}: margin must be above 0 for claim {self.claim!r}, such as 0.01,"
-                " got 0"
-            )
+        check_margin(self.name, self.claim, self.margin)
         return self
 
 

@@ -31,7 +31,7 @@ from plkernel.config.schema import (
     TrainSpec,
     option,
 )
-from plkernel.models.kinds import FOREIGN, KINDS
+from plkernel.models.kinds import kind_of
 from plkernel.models.sampling import LARGEST_SEED
 
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"
@@ -148,6 +148,8 @@ class Spec(Section):
         self._check_all_declared("hypotheses", self.hypotheses)
         self._check_all_declared("gates", self.gates)
         self._check_compared()
+        if not any(self.model_of(name).is_causal for name in self.arms):
+            self._check_measured_of_causal()
         for step in self.report_steps:
             if step <= self.train.total_steps:
                 self._check_evaluated(step, "report_steps")
@@ -213,6 +215,20 @@ class Spec(Section):
         if not model.of_kind.has_dropout:
             reason = f"belongs to RWKVs, got kind {model.kind!r}: leave it out"
             train.refuse(["dropout"], reason, "train.")
+
+    def _check_measured_of_causal(self) -> None:
+        """Raise ValueError for what is measured of causal models alone, of which there are none."""
+        reason = (
+            "is for causal models, and patching mode 'published' of all arms sees ahead: leave it"
+            " out"
+        )
+        for name in self.arms:
+            train = self.train_of(name)
+            names = ["truncation_windows", "probe_windows"]
+            if train.beyond != 1:  # which asks for nothing
+                names.append("beyond")
+            with heading(f"arms.{name}: "):
+                train.refuse(names, reason, "train.")
 
     def _check_all_declared(self, kind: str, declared: Iterable[Hypothesis | Gate]) -> None:
         """Raise ValueError where hypotheses, or gates, share a name or do not fit the study."""
@@ -421,7 +437,7 @@ class Spec(Section):
         common = self.model
         kind = changes.get("kind")
         if isinstance(kind, str) and kind != common.kind:
-            options = KINDS.get(kind, FOREIGN).options
+            options = kind_of(kind).options
             of_both = set(options) & set(common.of_kind.options) - {"kind", "config"}
             shared = {name: getattr(common, name) for name in of_both}
             common = ModelSpec.model_construct(**shared)

@@ -91,7 +91,7 @@ GATE_CAP = 15.0
 """gate_soft_cap of an xLSTM of transformers where config.json has none."""
 GATE_BOUND = -5.0
 """Lower bound of log decays in models that have one where config.json has none."""
-MOST_COUNTED = 4096
+MOST_IN_FORMULA = 4096
 """Heads or layers by which a formula makes an array; published models have some hundred."""
 DIGITS = re.compile(r"(\d{1,18})", re.ASCII)
 """The numbers in a name, by which names are put in order."""
@@ -162,11 +162,11 @@ class Given:
             raise ValueError(f"config.json: {name} must be a number, got {shown(value)}") from None
 
     def count(self, name: str) -> int:
-        """Number of config.json from 1 to MOST_COUNTED; ValueError if absent or outside."""
+        """Number of config.json from 1 to MOST_IN_FORMULA; ValueError if absent or outside."""
         value = self.number(name)
-        if value is None or not 1 <= value <= MOST_COUNTED:
+        if value is None or not 1 <= value <= MOST_IN_FORMULA:
             raise ValueError(
-                f"config.json: {name} must be from 1 to {MOST_COUNTED}, got"
+                f"config.json: {name} must be from 1 to {MOST_IN_FORMULA}, got"
                 f" {shown(self.setting(name))}"
             )
         return int(value)
@@ -243,6 +243,11 @@ class Family:
     widths: Mapping[str, list[str]] = field(default_factory=dict)
     equal: list[str] = field(default_factory=list)
     own: bool = False
+
+    @property
+    def is_further(self) -> bool:
+        """True for a further set of decays in a module, whose formula is taken by analogy."""
+        return "(?P<x>" in self.anchor
 
 
 def exponential(given: Given) -> Floats:

@@ -1,19 +1,17 @@
 """Faults in the decays of a checkpoint, and what in them is worth a look."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from plkernel.decays.families import Family, Floats, Given, gate_bound, kimi
-from plkernel.decays.plausible import transformed
+from plkernel.decays.plausible import LONGEST, transformed
 from plkernel.decays.rates import NUMBERED, Layer, half_lives
 from plkernel.decays.structure import NOT_FINITE, layers_of, sizes, too_many, unread
 from plkernel.decays.tensors import Checkpoint, rounded, spacing
 
-LONGEST = 1e6
-"""Tokens of a half-life, beyond any training context."""
 MOST_FOREVER = 0.5
 """Share of half-lives above LONGEST from which on a layer that no training has reached is wrong."""
 LARGEST_SHIFT = 0.02
@@ -229,7 +227,7 @@ def _one_step(layer: Layer) -> str:
     transformers draws it between time_step_min and time_step_max, not below time_step_floor.
     """
     stored = layer.tensors.get("dt_bias")
-    given = Given({}, layer.config, layer.number)
+    given = layer.given
     low = given.setting("time_step_min")
     high = given.setting("time_step_max")
     floor = given.setting("time_step_floor")
@@ -360,7 +358,7 @@ def _hardly_trained(layer: Layer, role: str, count: int) -> Iterator[Finding]:
 def _other_heads(layer: Layer) -> Iterator[Finding]:
     """A layer with another number of heads than config.json says."""
     counted = layer.tensors.get("A_log")
-    wanted = _first_integer(Given({}, layer.config, layer.number), layer.family.heads)
+    wanted = _first_integer(layer.given, layer.family.heads)
     if counted is not None and wanted is not None and counted.values.size != wanted:
         words = f"has {counted.values.size} heads, and config.json says {wanted}"
         yield Finding("shape", layer.names["A_log"], words)
@@ -474,7 +472,7 @@ def _vary(values: Floats) -> bool:
 
 def _is_as_defined(layer: Layer) -> bool:
     """False if config.json defines the decays, and others are stored."""
-    given = Given({}, layer.config, layer.number)
+    given = layer.given
     if layer.family.fixed is None or given.setting("num_attention_heads") is None:
         return True
     expected = layer.family.fixed(given)
@@ -533,8 +531,7 @@ def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
     """
     if _never_forgets(layer, started):
         return
-    given = Given({}, layer.config, layer.number)
-    types = {one.removesuffix("_text") for one in given.model_types}
+    types = {one.removesuffix("_text") for one in layer.given.model_types}
     is_kept = bool(types.intersection(KEPT_IN_FLOAT32))
     wanted = None if is_kept else layer.config.get("dtype") or layer.config.get("torch_dtype")
     known = np.isfinite(layer.rates) & (layer.rates > 0)
@@ -553,7 +550,7 @@ def _of_dtype(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
         shift = float(np.nan_to_num(changes, nan=np.inf).max(initial=0.0))
         if shift > LARGEST_SHIFT:
             severity = "notable" if role in started else "wrong"
-            yield Finding("dtype", layer.names[role], words.format(shift), severity)
+            yield Finding("dtype", layer.names[role], words(shift), severity)
 
 
 def _narrowest(layer: Layer, role: str, started: Collection[str]) -> str:
@@ -567,23 +564,35 @@ def _narrowest(layer: Layer, role: str, started: Collection[str]) -> str:
     return stored.dtype
 
 
-def _when_rounded(layer: Layer, role: str, narrow: str) -> tuple[list[Floats], str]:
-    """Rates half a spacing above and below the numbers, and words with a place for the shift."""
+def _when_rounded(
+    layer: Layer, role: str, narrow: str
+) -> tuple[list[Floats], Callable[[float], str]]:
+    """Rates half a spacing above and below the numbers, and words for the shift."""
     stored = layer.tensors[role]
     half = spacing(stored.values, narrow) / 2
     others = [layer.rates_of(**{role: stored.values + sign * half}) for sign in (1, -1)]
     held = narrow if narrow == stored.dtype else f"{stored.dtype} that was rounded to {narrow}"
-    return others, f"{held} leaves half-lives uncertain by up to {{:.1%}}"
+
+    def words(shift: float) -> str:
+        return f"{held} leaves half-lives uncertain by up to {shift:.1%}"
+
+    return others, words
 
 
-def _when_loaded(layer: Layer, role: str, wanted: str) -> tuple[list[Floats], str]:
-    """Rates of a tensor in the type of config.json, and words with a place for the shift."""
+def _when_loaded(
+    layer: Layer, role: str, wanted: str
+) -> tuple[list[Floats], Callable[[float], str]]:
+    """Rates of a tensor in the type of config.json, and words for the shift."""
     loaded = layer.rates_of(**{role: rounded(layer.tensors[role].values, wanted)})
-    words = (
-        f"config.json has it loaded in {wanted}, which shifts half-lives by up to {{:.1%}}"
-        f" and leaves {len(np.unique(loaded)):,} of {len(np.unique(layer.rates)):,}"
-        " distinct ones"
-    )
+    left = len(np.unique(loaded))
+    distinct = len(np.unique(layer.rates))
+
+    def words(shift: float) -> str:
+        return (
+            f"config.json has it loaded in {wanted}, which shifts half-lives by up to {shift:.1%}"
+            f" and leaves {left:,} of {distinct:,} distinct ones"
+        )
+
     return [loaded], words
 
 

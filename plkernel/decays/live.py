@@ -49,6 +49,6 @@ def live_layers(model: nn.Module, config: Mapping[str, Any]) -> list[Layer]:
     """All layers of known families in `model`, in order; config: as config.json has it."""
     layers = []
     for layer in known_layers(of_tensors(model.state_dict(), config)):
-        stepping = replace(layer, tokens_per_step=tokens_per_step(model, layer.module))
-        layers.append(replace(stepping, rates=stepping.rates_of()))
+        tokens = tokens_per_step(model, layer.module)
+        layers.append(replace(layer, tokens_per_step=tokens))
     return layers

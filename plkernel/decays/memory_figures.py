@@ -10,6 +10,7 @@ from plkernel.analysis.exponentials import power_law
 from plkernel.analysis.figures.style import (
     COLUMN_WIDTH,
     FAINTEST,
+    GREY,
     INK,
     LAW,
     PAGE_WIDTH,
@@ -18,7 +19,6 @@ from plkernel.analysis.figures.style import (
     row_of_axes,
     style,
 )
-from plkernel.analysis.figures.style import GREY as START
 from plkernel.decays.memory import Memory
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ DRAWN = (1e-3, 1e9)
 """Half-lives in tokens that are drawn; those beyond are drawn at the edge."""
 COLUMNS = 4
 """Panels in a row, at most."""
-START_DASHES = (0, (3, 1.2))
+BEFORE_COLOUR = GREY
+BEFORE_DASHES = (0, (3, 1.2))
 """The line of kernels before training, as matplotlib has it: where dashes begin, on and off."""
 BOX_WIDTH = 0.32
 """Width of the boxes of half-lives, of which those of two blocks are 1 apart."""
@@ -63,13 +64,13 @@ def kernel_figure(panels: Sequence[Panel], heading: str = "") -> "Figure":
     same = len({panel.exponent for panel in panels}) == 1
     law = f"t**-{panels[0].exponent:g}" if same else "t**-x, x the exponent of the arm"
     labels = ("lag t (bytes)", "k(t) / k(1)")
-    figure, grid = _panels(panels, 1.6, heading, labels, START_DASHES, [{**LAW, "label": law}])
+    figure, grid = _panels(panels, 1.6, heading, labels, BEFORE_DASHES, [{**LAW, "label": law}])
     lowest = 1.0
     for index, (axes, panel) in enumerate(zip(grid, panels, strict=True)):
         lags = panel.before.lags
         expected = power_law(lags / lags[0], panel.exponent)
         axes.plot(lags, expected, **LAW)
-        _kernels(axes, panel.before, {"color": START, "ls": START_DASHES})
+        _kernels(axes, panel.before, {"color": BEFORE_COLOUR, "ls": BEFORE_DASHES})
         _kernels(axes, panel.after, {"color": line_style(index)["color"]})
         axes.set(xscale="log", yscale="log")
         lowest = min(lowest, float(expected[-1]) / 100)  # what has all but vanished takes no room
@@ -121,7 +122,7 @@ def model_figure(
     if before is not None:
         dashed = " (dashed: before)"
         grey = " (grey: before)"
-        _shaded_kernels(kernels, before, labelled=False, look={"ls": START_DASHES, "lw": 0.9})
+        _shaded_kernels(kernels, before, labelled=False, look={"ls": BEFORE_DASHES, "lw": 0.9})
     _shaded_kernels(kernels, after, labelled=True, look={"lw": 1.2})
     kernels.set(xscale="log", yscale="log")
     kernels.set_ylim(bottom=max(kernels.get_ylim()[0], FAINTEST))
@@ -147,7 +148,7 @@ def _shaded_kernels(axes: "Axes", memory: Memory, labelled: bool, look: dict[str
 def _half_lives(axes: "Axes", before: Memory | None, after: Memory, colour: str) -> None:
     """Boxes of every block's half-lives, before training (left, grey) and after."""
     if before is not None:
-        _boxes(axes, before, -BOX_GAP, START)
+        _boxes(axes, before, -BOX_GAP, BEFORE_COLOUR)
     _boxes(axes, after, BOX_GAP, colour)
     ticks = range(0, after.blocks, 1 + (after.blocks - 1) // MOST_TICKS)
     axes.set(yscale="log", xticks=ticks, xlim=(-0.6, after.blocks - 0.4))
@@ -190,7 +191,7 @@ def _panels(
         axes.set_title(panel.title, fontsize=7)
         axes.set_xlabel(labels[0] if index + columns >= len(panels) else "")
         axes.set_ylabel(labels[1] if index % columns == 0 else "")
-    before = {"color": START, "lw": 1.5, "ls": dashes, "label": "at initialisation"}
+    before = {"color": BEFORE_COLOUR, "lw": 1.5, "ls": dashes, "label": "at initialisation"}
     after = {"color": INK, "lw": 1.5, "label": "after training (each arm in its colour)"}
     handles = [Line2D([], [], **look) for look in (*first, before, after)]
     figure.legend(handles=handles, loc="outside lower center", ncols=3 if columns > 1 else 1)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from plkernel.analysis.parametrisations import FORMS
+from plkernel.analysis.parametrisations import ABOVE_ZERO, FORMS
 from plkernel.common import cli
 from plkernel.common.files import check_regular, parse_toml, shown
 from plkernel.decays.families import Family, Floats, Given, in_order, rate_of
@@ -33,25 +33,6 @@ WRAPPER = re.compile(rf"^(?:(?:module|{_COMPILED_OR_SHARDED})\.)+|(?<=\.){_COMPI
 
 DDP adds `module`, a word that others use too: it counts around the whole model alone.
 """
-FORMULAS = {
-    "log_rate": "exp(-exp(x))",
-    "exp_exp": "exp(-exp(x))",
-    "sigmoid": "sigmoid(x)",
-    "sigmoid_root": "sigmoid(x)**(1/16)",
-    "a_log": "exp(-exp(x) softplus(dt_bias))",
-    "dt_bias": "exp(-exp(a_log) softplus(x))",
-    "exp_sigmoid": "exp(-exp(-1/2) sigmoid(x))",
-    "bounded": "exp(-bound sigmoid(x))",
-    "rg_lru": "exp(-8 sigmoid(gate_bias) softplus(x))",
-    "real_part": "exp(x exp(log_step))",
-    "log_real_part": "exp(-exp(x) exp(log_step))",
-}
-"""The decay a of a parameter x by form, in words."""
-WITH_OPTION = {
-    ("sigmoid", "cap"): "sigmoid(cap tanh(x / cap))",
-    ("bounded", "a_log"): "exp(-bound sigmoid(exp(a_log) x))",
-}
-"""The same where something is given that the form may take."""
 EXAMPLE = '{"*.decay": "sigmoid"}'
 """A value of `decays`, for messages."""
 TABLE = "decays"
@@ -99,10 +80,11 @@ class Statement:
         """The decay a of the parameter that the pattern matches, in words."""
         if not isinstance(self.form, str):
             return f"a = f({', '.join((MAIN, *self.beside))}), a function"
-        for option in self.beside:
-            if (self.form, option) in WITH_OPTION:
-                return f"a = {WITH_OPTION[self.form, option]}"
-        return f"a = {FORMULAS[self.form]}"
+        form = FORMS[self.form]
+        for option, words in form.takes.items():
+            if option in self.beside:
+                return f"a = {words}"
+        return f"a = {form.words}"
 
     @property
     def matches(self) -> re.Pattern[str]:
@@ -199,7 +181,7 @@ def _check_beside(where: str, role: Any, value: Any, pattern: str) -> None:
         raise ValueError(
             f"{where} must be a pattern of parameter names or a finite number, got {shown(value)}"
         )
-    if role in ("bound", "cap") and value <= 0:
+    if role in ABOVE_ZERO and value <= 0:
         raise ValueError(f"{where} must be above 0, got {value:g}")
 
 

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -30,14 +30,14 @@ MOST_NUMBERS = 2**25
 
 @dataclass(frozen=True)
 class Layer:
-    """One module that remembers.
+    """One module that remembers; ValueError if the shapes of its tensors do not fit one another.
 
     names            of its tensors, by role
     tensors          by role
-    rates            -ln a per token of every channel
-    position         token at which `rates_of` states those that depend on it; None for the length
-                     of training
+    position         token at which rates that depend on it are stated; None for the length of
+                     training
     tokens_per_step  tokens of one step of the recurrence, more than 1 where it runs over patches
+    rates            -ln a per token of every channel, which follow from the others
     """
 
     module: str
@@ -45,9 +45,12 @@ class Layer:
     names: Mapping[str, str]
     tensors: Mapping[str, Stored]
     config: Mapping[str, object]
-    rates: Floats
     position: float | None = None
     tokens_per_step: int = 1
+    rates: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rates", self.rates_of())
 
     @property
     def number(self) -> int:
@@ -63,11 +66,6 @@ class Layer:
     def given(self) -> Given:
         """Input of the layer's formula."""
         return self._given({})
-
-    @property
-    def is_further(self) -> bool:
-        """True for a further set of decays in a module, whose formula is taken by analogy."""
-        return "(?P<x>" in self.family.anchor
 
     def rates_of(self, **others: Floats) -> Floats:
         """Rates with other numbers for some roles; ValueError if shapes do not fit one another."""
@@ -198,11 +196,10 @@ def known_layers(
     layers = []
     for module, family, wanted in matched:
         tensors = {role: checkpoint.read(one) for role, one in wanted.items()}
-        layer = Layer(module, family, wanted, tensors, checkpoint.config, np.empty(0))
         try:
-            layers.append(replace(layer, rates=layer.rates_of()))
+            layers.append(Layer(module, family, wanted, tensors, checkpoint.config))
         except ValueError:
-            if not layer.is_further:  # else findings say that it is unread
+            if not family.is_further:  # else findings say that it is unread
                 raise
     return layers
 

@@ -164,7 +164,7 @@ def sizes(checkpoint: Checkpoint, layer: Layer) -> Iterator[tuple[str, str]]:
 
     Also of the tensors beside that are as wide as the decays which config.json defines.
     """
-    given = Given({}, layer.config, layer.number)
+    given = layer.given
     for role, stored in layer.tensors.items():
         shape = stored.values.shape
         states = layer.family.states.get(role, [])

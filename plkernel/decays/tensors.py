@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from plkernel.common import cli
-from plkernel.common.files import check_regular, load_object, shown
+from plkernel.common.files import check_readable, check_regular, load_object, shown
 from plkernel.decays.checkpoints import EPS, MOST_DIMENSIONS, TYPES, Checkpoint, Stored, widened
 from plkernel.decays.config_sizes import check_sizes
 from plkernel.decays.families import Floats
@@ -372,16 +372,24 @@ def _of_shards(files: Mapping[str, Path], config: Mapping[str, Any]) -> Checkpoi
     return Checkpoint(tuple(files), config, size, read, numbers)
 
 
+def open_safetensors(path: Path, framework: str) -> Any:
+    """`safetensors.safe_open`; OSError says why where the file cannot be opened."""
+    from safetensors import safe_open
+
+    check_readable(path)
+    return safe_open(path, framework)
+
+
 def _header(path: Path) -> tuple[dict[str, Any], int]:
     """Entries of a .safetensors file by name, and the byte at which its numbers begin.
 
     The file begins with the length of its header, 8 bytes, and the header as JSON. The library
     checks that header before it is read here.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, "numpy") as file:
+        with open_safetensors(path, "numpy") as file:
             names = tuple(file.keys())
         with path.open("rb") as handle:
             length = int.from_bytes(handle.read(8), "little")

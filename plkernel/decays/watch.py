@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from numbers import Integral
@@ -301,16 +301,8 @@ class watch:
                 )
             tensors[role] = of_tensors({name: tensor}, {}).read(name)
         config = self._checkpoint.config
-        unread = Layer(
-            module,
-            family,
-            dict(names),
-            tensors,
-            config,
-            np.empty(0),
-            tokens_per_step=tokens_per_step(self.model, module),
-        )
-        return replace(unread, rates=unread.rates_of())
+        tokens = tokens_per_step(self.model, module)
+        return Layer(module, family, dict(names), tensors, config, tokens_per_step=tokens)
 
     def _treated(self) -> Iterator["_Treated"]:
         """Treatment of each parameter of the layers by the optimizers, layer by layer."""

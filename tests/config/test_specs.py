@@ -24,6 +24,7 @@ from plkernel.config.reading import expanded, find_spec, load_spec, parse_spec, 
 from plkernel.config.schema import (
     MAMBA2,
     MOST_STEPS,
+    PLAIN_MAMBA2,
     SMALLEST_EPS,
     Arm,
     Gate,
@@ -215,12 +216,20 @@ def test_a_spectrum_reaches_to_a_multiple_of_the_context() -> None:
     condition = goose.condition("power")
     assert condition.scheme == "rwkv7_post"
     assert condition.arm.scheme_options == {"longest": T}
-    for one in (spec.condition("power"), condition):
+    shaped = {"init_options": {"step": 0.1}, "model": {"kind": MAMBA2}}
+    mamba2 = tiny(spectrum=2, **shaped).condition("power")
+    assert mamba2.arm.init == "plkernel.models.init.mamba2:spectrum_"
+    assert mamba2.arm.init_options == {"step": 0.1, "longest": 2 * T}
+    for one in (spec.condition("power"), condition, mamba2):
         assert from_config(json.loads(json.dumps(one.config))) == one
         untrained = from_config({**one.config, "train": None})
         assert (untrained.arm, untrained.model) == (one.arm, one.model)
+    for model in (ModelSpec(), ModelSpec(kind=MAMBA2)):
+        for arm in (Arm(spectrum=1), Arm(spectrum=1, scheme="mup_table8")):
+            with pytest.raises(ValueError, match="train must be given with spectrum"):
+                resolve(model, arm)
     with pytest.raises(ValueError, match="train must be given with spectrum"):
-        resolve(ModelSpec(), Arm(spectrum=1))
+        resolve(ModelSpec(), Arm(spectrum=1, init="other:start"))
 
 
 def test_the_length_of_position_scaling_is_the_context() -> None:
@@ -233,6 +242,26 @@ def test_the_length_of_position_scaling_is_the_context() -> None:
     assert from_config({**saved, "train": None}).model.scaled_over == T
     with pytest.raises(ValueError, match="scaling_length must be given where nothing is trained"):
         _ = resolve(ModelSpec(position_scaling=True)).model.scaled_over
+
+
+def test_a_mamba2_gets_its_options_of_decays_in_its_config() -> None:
+    """Its builder knows of nothing else; what is there already stays."""
+    own = {"num_heads": 8, "scaling_of": "both"}
+    model = {"position_scaling": True, "parametrisation": "ordered", "config": own}
+    condition = tiny(model={"kind": MAMBA2, **model}).condition("power")
+    assert condition.model.config == {
+        **own,
+        "parametrisation": "ordered",
+        "scaling_length": T,
+    }
+    assert from_config(json.loads(json.dumps(condition.config))) == condition
+    told = {"kind": MAMBA2, "position_scaling": True, "scaling_length": 64}
+    assert tiny(model=told).condition("power").model.config == {"scaling_length": 64}
+    goose = {"model": {**GOOSE, "position_scaling": True}, "arms.uniform": {}}
+    shared = parse_spec(values({**goose, "arms.power": {"model": {"kind": MAMBA2}}}), "here")
+    assert shared.condition("power").model.config == {"scaling_length": T}
+    with pytest.raises(ValueError, match="scaling_length must be given where nothing is trained"):
+        resolve(ModelSpec(kind=MAMBA2, position_scaling=True))
 
 
 def test_what_is_saved_of_other_specs_knows_nothing_of_them() -> None:
@@ -282,7 +311,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"model": RWKV, "arms.power": {"spectrum": 1}},
-        "spectrum must be left out unless the model is of kind ssm or rwkv7, got kind 'rwkv6'",
+        "spectrum must be left out unless the model is of kind ssm or rwkv7 or"
+        f" {MAMBA2}, got kind 'rwkv6'",
     ),
     (
         {"model": GOOSE, "arms.power": {"spectrum": 1, "scheme_options": {"longest": 64}}},
@@ -294,19 +324,73 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"model": {"kind": "other:Model"}, "arms": {"uniform": {}, "power": {"spectrum": 1}}},
-        "unless the model is of kind ssm or rwkv7, got kind 'other:Model'",
+        f"unless the model is of kind ssm or rwkv7 or {MAMBA2}, got kind 'other:Model'",
     ),
     (
-        {"model": {"kind": MAMBA2}, "arms.power": {"spectrum": 1}},
-        "set init = 'plkernel.models.init.mamba2:spectrum_' of the arm",
+        {"model": {"kind": MAMBA2}, "arms.power": {"spectrum": 1, "init": "other:start"}},
+        "init must be left out beside spectrum, which makes it"
+        " 'plkernel.models.init.mamba2:spectrum_', got 'other:start'",
     ),
     (
-        {"model": {"kind": MAMBA2, "position_scaling": True}},
-        "to which it does not belong; set scaling_length in model.config",
+        {
+            "model": {"kind": MAMBA2},
+            "arms.power": {"spectrum": 1, "init_options": {"longest": "T"}},
+        },
+        "init_options.longest must be left out beside spectrum, which makes it 32, got 'T'",
+    ),
+    (
+        {"model": {"kind": MAMBA2}, "arms.power": {"spectrum": 1, "placement": "log-spaced"}},
+        "placement must be left out beside spectrum, which places decays, got 'log-spaced'",
+    ),
+    (
+        {
+            "model": {"kind": MAMBA2, "position_scaling": True, "config": {"scaling_length": 64}},
+            "arms.power": {},
+        },
+        "config.scaling_length must be left out beside model.position_scaling, which makes it 32,"
+        " got 64",
+    ),
+    (
+        {"model": {"kind": MAMBA2, "config": {"position_scaling": True}}},
+        "config.position_scaling must be left out, got it there: set it in [model] itself",
+    ),
+    (
+        {"model": {"kind": MAMBA2, "config": {"spectrum": 1}}},
+        "config.spectrum must be left out, got it there: set it in the arm",
+    ),
+    (
+        {"model": {"kind": PLAIN_MAMBA2, "config": {"scaling_length": 64}}},
+        "config.scaling_length must be left out, got it there: it is for kind"
+        " 'plkernel.models.mamba2:mamba2', the same model",
+    ),
+    (
+        {"model": {"kind": PLAIN_MAMBA2, "position_scaling": True}},
+        "to which it does not belong; set kind = 'plkernel.models.mamba2:mamba2', the same model"
+        " with it",
+    ),
+    (
+        {"train.beyond": 16, "model": {"dim": 16, "patching": {"size": 2, "mode": "published"}}},
+        "arms.uniform: train.beyond 16 is for causal models, and patching mode 'published' of all"
+        " arms sees ahead: leave it out",
+    ),
+    (
+        {
+            "arms.power.train": {"truncation_windows": 8},
+            "model": {"dim": 16, "patching": {"size": 2, "mode": "published"}},
+        },
+        "arms.power: train.truncation_windows 8 is for causal models",
     ),
     (
         {"hypotheses": [{**CLAIM, "metric": "capacity", "times": 1, "margin": 3}]},
         "margin must be below 1 with metric 'capacity', which is a share of the answers, got 3",
+    ),
+    (
+        {"hypotheses": [{**CLAIM, "metric": "capacity_bits"}]},
+        "times must be 1, 2, 4 or another power of two with metric 'capacity_bits', got None",
+    ),
+    (
+        {"hypotheses": [{**CLAIM, "metric": "recall_bits"}]},
+        "'persistence', 'capacity_bits', 'persistence_bits', 'position_bpb'",
     ),
     (
         {"train.learing_rate": 1},
@@ -316,6 +400,15 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"arms.power.model": {"gian": "ema"}}, "unknown key 'gian' in [model]; did you mean 'gain'"),
     ({"train.steps": True}, "train.steps: must be a number, not true or false, got True"),
     ({"train": 3}, "spec here: train: must be a table, got 3"),
+    (
+        {"tuning": "curve"},
+        "tuning: must be a table, got 'curve': write [tuning] method = 'curve'",
+    ),
+    (
+        {"arms.power": {"corpus": "stdlib"}},
+        "arms.power.corpus: must be a table, got 'stdlib': write [arms.power.corpus] name ="
+        " 'stdlib'",
+    ),
     ({"arms.power": 3}, "spec here: arms.power: must be a table, got 3"),
     ({"arms.power": {"train": 3}}, "arms.power.train: must be a table, got 3"),
     ({"seeds": 3}, "spec here: seeds: must be a list, got 3"),
@@ -792,6 +885,12 @@ FITTING: list[dict[str, Any]] = [
     {"train.steps": MOST_STEPS},
     {"train.curriculum": [{"share": 0.1, "length": 8, "pairs": [1]}] * 10},
     {"train.carry": True, "model": {"dim": 16, "patching": {"mode": "published"}}},
+    {"train.beyond": 2, "model": {"dim": 16, "patching": {"mode": "published"}}},
+    {"train.beyond": 1, "model": {"dim": 16, "patching": {"size": 2, "mode": "published"}}},
+    {
+        "train.beyond": 2,
+        "arms.uniform.model": {"patching": {"size": 4, "mode": "published"}},
+    },
     {"train.carry": True, "model": {"dim": 16, "patching": {"size": 2}}},
     {"model": {"position_scaling": True, "scaling_length": 5, "patching": {"size": 4}}},
     {"hypotheses": [{**CLAIM, "step": 0}]},
@@ -811,6 +910,7 @@ FITTING: list[dict[str, Any]] = [
     {"hypotheses": [{**CLAIM, "alpha": 0.1}, {**CLAIM, "name": "b", "family": "other"}]},
     {"hypotheses": [{**CLAIM, "metric": "capacity", "times": 1}], **RECALL},
     {"hypotheses": [{**CLAIM, "metric": "capacity", "times": 8}], **RECALL},
+    {"hypotheses": [{**CLAIM, "metric": "capacity_bits", "times": 2, "margin": 3}], **RECALL},
     {
         "hypotheses": [{**CLAIM, "metric": "persistence", "times": 16}],
         **RECALL,

@@ -341,7 +341,7 @@ def compare(
         patched.setattr(Tensor, "float", Tensor.double)
         expected = [one.double().numpy().ravel() for one in rates()]
     model.save_pretrained(folder, **options)
-    layers = [one for one in inspected(str(folder)).layers if not one.is_further]
+    layers = [one for one in inspected(str(folder)).layers if not one.family.is_further]
     assert len(layers) == len(expected) > 0
     for layer, one in zip(layers, expected, strict=True):
         np.testing.assert_allclose(layer.rates.ravel(), one, rtol=1e-8)

@@ -61,6 +61,7 @@ def a_layer(
         names={role: f"m.{role}" for role in stored},
         tensors=stored,
         config=config or {},
+        given=Given({}, config or {}, 0),
         rates=np.asarray(rates, float),
         rates_of=rates_of,
     )

@@ -7,7 +7,7 @@ from matplotlib.colors import to_hex
 from plkernel.analysis.figures.style import COLOURS, FAINTEST, INK
 from plkernel.decays.memory import Memory
 from plkernel.decays.memory_figures import (
-    START,
+    BEFORE_COLOUR,
     Panel,
     half_life_figure,
     kernel_figure,
@@ -92,7 +92,7 @@ def test_boxes_stand_left_and_right_of_their_block() -> None:
         median = [[block - 0.36, 8.0 * scale], [block - 0.04, 8.0 * scale]]
         assert medians[block] == pytest.approx(np.array(median))
     colours = {to_hex(box.get_facecolor()) for box in axes.patches}
-    assert colours == {START.lower(), INK.lower()}
+    assert colours == {BEFORE_COLOUR.lower(), INK.lower()}
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("block", "half-life (bytes)")
     assert axes.get_xlim() == pytest.approx((-0.6, 1.6))
 

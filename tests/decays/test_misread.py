@@ -270,7 +270,7 @@ def test_further_decays_of_a_module_are_read(name: str, tmp_path: Path) -> None:
     state = further(*FURTHER[name])
     found = saved(tmp_path, state)
     assert len(found.layers) == 4
-    first, second = sorted(found.layers[:2], key=lambda layer: layer.is_further)
+    first, second = sorted(found.layers[:2], key=lambda layer: layer.family.is_further)
     assert second.module.startswith(f"{first.module}:")
     np.testing.assert_array_equal(first.rates, second.rates)
     at = f"layers.1.mixer.{FURTHER[name][0]}"

@@ -17,7 +17,6 @@ from plkernel.analysis.parametrisations import FORMS
 from plkernel.commands.inspect import command as inspect
 from plkernel.decays.inspection import inspected
 from plkernel.decays.own import (
-    FORMULAS,
     Statement,
     own_layers,
     read_statements,
@@ -119,7 +118,6 @@ def test_every_form_is_read_as_the_table_of_forms_says(form: str, tmp_path: Path
     assert np.sort(half_lives_in(path, decays)) == pytest.approx(expected, rel=2e-6)
     scalars = plkernel.watch(model, decays=decays).read()
     assert scalars["decay/mix/half_life_max"] == pytest.approx(100, rel=2e-6)
-    assert set(FORMULAS) == set(FORMS)
 
 
 def test_what_a_form_needs_stands_beside_by_pattern() -> None:

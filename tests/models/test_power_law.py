@@ -279,6 +279,9 @@ def test_every_form_is_tried() -> None:
             {"cap": 15.0},
             r"above 0.04621 steps and below 2.266e\+06 for sigmoid, got 3e\+06",
         ),
+        ([9, 9], "bounded", {"bound": -5.0}, "bound must be above 0, got -5"),
+        ([9, 9], "sigmoid", {"cap": torch.tensor([15.0, 0.0])}, "cap must be above 0, got 0"),
+        ([9, 9], "sigmoid", {"cap": nn.Parameter(torch.tensor(-1.0))}, "cap must be .* 0, got -1"),
         ([9, 9], "dt_bias", {}, "a_log must be given with parametrisation 'dt_bias', got None"),
         (
             [9, 9],

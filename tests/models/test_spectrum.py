@@ -1136,6 +1136,8 @@ def test_nodes_that_no_mamba2_has(start: Any, options: Any, message: str) -> Non
         (RWKV7Config, {"parametrisation": "sorted"}, "parametrisation must be one of free, ord"),
         (SSMConfig, {"scaling_length": 4, "patch": 4}, "more than one step of 4 bytes, got 4"),
         (RWKV7Config, {"scaling_length": 1}, "more than one step of 1 bytes, got 1"),
+        (SSMConfig, {"scaling_length": "T"}, "must be a number of bytes, such as 512, got 'T'"),
+        (RWKV7Config, {"scaling_length": True}, "must be a number of bytes, such as 512, got True"),
         (SSMConfig, {"scaling_length": math.inf}, "must be at most 16777216 bytes, got inf"),
         (RWKV7Config, {"scaling_length": 1e30}, r"must be at most 16777216 bytes, got 1e\+30"),
         (SSMConfig, {"dim": 1, "scaling_length": 64}, "dim must be 2 or more with scaling_length"),

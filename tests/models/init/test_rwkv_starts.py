@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from plkernel.decays import families as starts
 from plkernel.models.init import initialise_, plan
+from plkernel.models.init.rwkv_vectors import initial_vector
 from plkernel.models.layers import Structure
 from plkernel.models.rwkv import RWKV, RWKVConfig
 from plkernel.models.rwkv7 import RWKV7, RWKV7Config
@@ -158,14 +159,23 @@ def test_vectors_of_goose_by_hand() -> None:
     assert {
         name[9:] for name in values if name.startswith(("blocks.1.att.", "blocks.1.ffn."))
     } == named
-    for block in range(L):  # what plkernel.inspect takes for untrained, in heads of 64 as published
-        config = RWKV7Config(128, L, 64)
-        w0 = dict(initialise_(RWKV7(config), "rwkv7_official", 0).named_parameters())[
-            f"blocks.{block}.att.w0"
-        ]
-        assert w0.detach().flatten().double().numpy() == pytest.approx(
-            starts.rwkv7_from(64)((128,), block, L), abs=1e-6
-        )
+
+
+@pytest.mark.parametrize("layers", [1, 2, 5])
+def test_decays_are_those_that_inspect_takes_for_untrained(layers: int) -> None:
+    """In every block, of Eagle, Finch and Goose, the last with heads of several sizes."""
+    shape = (128,)
+    of_older = starts.rwkv_from(-6.0, -1.0)
+    for block in range(layers):
+        for version in (5, 6):
+            config = RWKVConfig(version, 128, layers, HEAD)
+            written = initial_vector(f"blocks.{block}.att.time_decay", config, "rwkv_blinkdl")
+            assert written.numpy() == pytest.approx(of_older(shape, block, layers), rel=1e-12)
+        for head_size in (1, 2, 16, 64):
+            goose = RWKV7Config(128, layers, head_size)
+            w0 = initial_vector(f"blocks.{block}.att.w0", goose, "rwkv7_official")
+            read = starts.rwkv7_from(head_size)(shape, block, layers)
+            assert w0.numpy() == pytest.approx(read, rel=1e-12)
 
 
 @pytest.mark.parametrize("version", [5, 6])

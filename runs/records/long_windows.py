@@ -53,7 +53,6 @@ def losses(study: str, key: str) -> dict[str, Lengths]:
 def _long_windows(study: str) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
     """Yield arm, seed and losses of every run, and of its models with decays that stop."""
     for run in study_of(study).finished():
-        assert run.result is not None
         assert run.result.beyond is not None
         yield run.arm, run.seed, run.result.beyond
     stopped = RECORDS / study / "scaling-off.json"

@@ -39,7 +39,7 @@ and those of the published study with its weights. A longer warm-up is named by 
 GAINS = {"ema": "EMA", "lru": "LRU", "none": "none"}
 
 
-class Comparison(NamedTuple):
+class AtBest(NamedTuple):
     """A start against log-spaced half-lives, in bits per byte at the best learning rate of each.
 
     megabytes  read in training; warmup  steps of `steps`
@@ -61,7 +61,7 @@ class Comparison(NamedTuple):
 
 
 @cache
-def comparisons() -> tuple[Comparison, ...]:
+def comparisons() -> tuple[AtBest, ...]:
     """Return every comparison: by start, gain, channels, what is read and warm-up."""
     found = []
     for study in CURVES:
@@ -76,7 +76,7 @@ def comparisons() -> tuple[Comparison, ...]:
             train, model = config["train"], config["model"]
             against = curves[str(one.against)]
             found.append(
-                Comparison(
+                AtBest(
                     study,
                     start,
                     GAINS[model["gain"]],
@@ -92,19 +92,19 @@ def comparisons() -> tuple[Comparison, ...]:
             )
     starts, gains = list(STARTS.values()), list(GAINS.values())
 
-    def order(one: Comparison) -> tuple[object, ...]:
+    def order(one: AtBest) -> tuple[object, ...]:
         return *_setting(one, gains), starts.index(one.start)
 
     return tuple(sorted(found, key=order))
 
 
-def _setting(one: Comparison, gains: Sequence[str]) -> tuple[float, ...]:
+def _setting(one: AtBest, gains: Sequence[str]) -> tuple[float, ...]:
     """What the rows of one place of the figure have in common."""
     of_study = CURVES.index(one.study)
     return gains.index(one.gain), one.channels, one.megabytes, one.warmup, of_study
 
 
-def _of_short(megabytes: str) -> list[Comparison]:
+def _of_short(megabytes: str) -> list[AtBest]:
     """Return the comparisons of short half-lives after so many megabytes, as the table has them."""
     return [
         one for one in comparisons() if one.start == "short" and f"{one.megabytes:.1f}" == megabytes
@@ -213,7 +213,7 @@ def figure() -> Figure:
     return drawing
 
 
-def _draw(axes: "Axes", place: float, of_setting: Sequence[Comparison]) -> None:
+def _draw(axes: "Axes", place: float, of_setting: Sequence[AtBest]) -> None:
     """The end of log-spaced half-lives, and of each start with the interval of its difference."""
     base = of_setting[0].baseline
     for index, one in enumerate(of_setting):
@@ -234,7 +234,7 @@ def _legend() -> list[Line2D]:
     return [Line2D([], [], label="log-spaced", **BASELINE), *starts, difference]
 
 
-def _label(one: Comparison) -> str:
+def _label(one: AtBest) -> str:
     gain = "no gain" if one.gain == "none" else one.gain
     return (
         f"{gain}, {one.channels} channels, {one.megabytes:.1f} MB,"

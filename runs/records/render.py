@@ -985,7 +985,7 @@ def exponents_figure() -> Figure:
             label = SPELT.get(text, text.capitalize())
             rows.append(ForestRow(label, found, list(found.per_seed.values()), holds))
         groups[title] = rows
-    return forest_of_rows(groups, "bits per byte")
+    return forest_of_rows(groups, "difference in bits per byte, below 0 is better")
 
 
 class Reach(NamedTuple):

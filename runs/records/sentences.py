@@ -48,7 +48,7 @@ from plkernel.results.statistics import (
     mean_interval,
     paired_difference,
 )
-from plkernel.results.study import Study, StudyRun, read_study
+from plkernel.results.study import FinishedRun, Study, StudyRun, read_study
 
 RECORDS = Path(__file__).resolve().parent
 MARKED = re.compile(r"(<!-- ([a-z][a-z-]*)((?: [^\s>]+)*) (\S+) -->)[^<]*(<!-- / -->)")
@@ -1023,7 +1023,7 @@ def thousands(study: str, arm: str | None = None) -> float:
     return 1000 * millions(study, arm)
 
 
-def _all_runs() -> Iterator[StudyRun]:
+def _all_runs() -> Iterator[FinishedRun]:
     """Yield the finished runs of every study."""
     for study in studies().values():
         yield from study.finished()
@@ -1044,13 +1044,13 @@ def largest_model() -> float:
 @number
 def fewest_bytes() -> float:
     """Return the bytes that the shortest run of any study read, in MB."""
-    return min(run.result.bytes for run in _all_runs() if run.result) / 1e6
+    return min(run.result.bytes for run in _all_runs()) / 1e6
 
 
 @number
 def most_bytes() -> float:
     """Return the bytes that the longest run of any study read, in MB."""
-    return max(run.result.bytes for run in _all_runs() if run.result) / 1e6
+    return max(run.result.bytes for run in _all_runs()) / 1e6
 
 
 @number
@@ -1064,7 +1064,7 @@ def training_text(study: str) -> float:
 @number
 def passes(study: str) -> float:
     """Return how often the runs of a study read their training text."""
-    read = [run.result.bytes for run in studies()[study].finished() if run.result]
+    read = [run.result.bytes for run in studies()[study].finished()]
     return max(read) / 1e6 / training_text(study)
 
 

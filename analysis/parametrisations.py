@@ -327,8 +327,8 @@ def rwkv7_levels(channels: int, depth: float, head_size: int = 64) -> Floats:
     """Initial w0 of RWKV-7: -5.5 + 6 x**(1 + depth**0.3) + 2.5 z |z|, depth 0 .. 1.
 
     x runs from 0 to 1 over the channels, z from -1 to 1 along each head; z is 0 in heads of one
-    channel. Source:
-    BlinkDL/RWKV-LM, RWKV-v7, where heads have 64; fla: layers/rwkv7.py, of any size.
+    channel. Source: BlinkDL/RWKV-LM, RWKV-v7, where heads have 64; fla: layers/rwkv7.py, of any
+    size.
     """
     ramp = channel_ramp(channels, 1.0 + depth**0.3)
     middle = (head_size - 1) / 2.0

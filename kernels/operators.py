@@ -85,9 +85,10 @@ class TensorCores(NamedTuple):
         if _is_small(main.device):
             most_keys = self.small_keys.get(precision, most_keys)
         if size > most_keys:
+            place = " on this GPU" if most_keys < self.most_keys else ""
             raise ValueError(
                 f"{operator}: r must have a key size of at most {most_keys} with precision"
-                f" {precision!r} on this GPU, got {size}; 'exact' takes longer keys"
+                f" {precision!r}{place}, got {size}; 'exact' takes longer keys"
             )
         return f"tensor:{precision}"
 

@@ -231,11 +231,10 @@ def _queue(folder: Path, slurm: Sequence[str] = (), workers: int | None = None) 
 
 def show_status(spec: Spec, folder: Path) -> None:
     """Print the state of every run, from the folders and, where there are jobs, the queue."""
-    from plkernel.study.queue import jobs_of
-    from plkernel.study.status import render, states_of
+    from plkernel.study.status import has_open_jobs, render, states_of
 
     queue = None
-    if jobs_of(folder):
+    if has_open_jobs(spec, folder):
         try:
             queue = _queue(folder)
         except ValueError as error:

@@ -239,12 +239,33 @@ def report_errors(action: Callable[[], Any]) -> None:
         message = _user_message(error)
         if message is None:
             raise
-        print(f"error: {escaped(shortened(message))}", file=sys.stderr)
+        _print_last(f"error: {escaped(shortened(message))}")
         sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt as interrupt:
         said = f": {interrupt}" if str(interrupt) else ""
-        print(f"\ninterrupted{escaped(said)}", file=sys.stderr)
+        _print_last(f"\ninterrupted{escaped(said)}")
         sys.exit(EXIT_INTERRUPTED)
+
+
+def _print_last(line: str) -> None:
+    """Print the last line on standard error, unless its terminal has been closed."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        # The exit flushes once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+@contextmanager
+def without_terminal() -> Iterator[None]:
+    """Pass over the error of writing to a terminal that has been closed, which ends no run."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
 
 
 def _open_closed_streams() -> None:

@@ -40,7 +40,9 @@ from plkernel.common.cli import shortened
 
 FigureFormat = Literal["pdf", "png", "svg"]
 
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a full disk and a quota."""
+NO_ROOM = DISK_FULL | {errno.EFBIG, errno.EROFS}
 """Errors of a full disk, a quota, a file that is too large and a disk to read from only."""
 SMALL = 4096
 """Bytes of a small file, a block on usual file systems."""
@@ -215,13 +217,16 @@ def _check_writable(folder: Path, option: str, asked: Path) -> None:
         ) from error
 
 
-def lack_of_room(folder: Path) -> str:
-    """Return why not even a small file can be written in `folder`, '' unless for lack of room."""
+def lack_of_room(folder: Path, errors: frozenset[int] = NO_ROOM) -> str:
+    """Return why not even a small file can be written in `folder`, '' unless for lack of room.
+
+    errors: those that count as such.
+    """
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             file.write(bytes(SMALL))
     except OSError as error:
-        if error.errno in NO_ROOM:
+        if error.errno in errors:
             return f"no file can be written in {folder}: {os.strerror(error.errno)}"
     return ""
 

@@ -40,5 +40,6 @@ def held(folder: Path, name: str, patience: float = 0.0, keep: bool = True) -> I
             yield
         finally:
             if not keep:
+                # Another process that has opened the file sees that it has gone, and opens anew.
                 with suppress(PermissionError):  # Windows removes no file that is open
                     path.unlink(missing_ok=True)

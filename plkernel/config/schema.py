@@ -155,6 +155,15 @@ OF_AN_ARM = (
 """Options of [train] that may differ between the arms of a study; the learning rate is a field of
 the arm.
 """
+MAIN_OPTION = {"corpus": "name", "model": "kind", "tuning": "method"}
+"""Options of tables that are meant where a text stands in the place of one."""
+IN_TOML = {
+    "model_type": "must be a table",
+    "dict_type": "must be a table",
+    "tuple_type": "must be a list",
+    "list_type": "must be a list",
+}
+"""Description of a valid value by the type of pydantic's error, in the words of TOML."""
 
 
 def recall_column(metric: str) -> tuple[str, str]:
@@ -165,17 +174,6 @@ def recall_column(metric: str) -> tuple[str, str]:
     """
     test = metric.removesuffix("_bits")
     return test, "accuracy" if test == metric else "bits"
-
-
-MAIN_OPTION = {"corpus": "name", "model": "kind", "tuning": "method"}
-"""Options of tables that are meant where a text stands in the place of one."""
-IN_TOML = {
-    "model_type": "must be a table",
-    "dict_type": "must be a table",
-    "tuple_type": "must be a list",
-    "list_type": "must be a list",
-}
-"""Description of a valid value by the type of pydantic's error, in the words of TOML."""
 
 
 class Section(BaseModel):

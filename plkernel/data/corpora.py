@@ -78,18 +78,18 @@ class Corpus:
 def cache_folder() -> Path:
     """$PLKERNEL_CACHE, else plkernel under $XDG_CACHE_HOME, else ~/.cache/plkernel.
 
-    Raises ValueError for a user's home that is not known, and for a relative XDG_CACHE_HOME.
+    A relative XDG_CACHE_HOME is ignored, as its specification asks for. Raises ValueError for a
+    user's home that is not known.
     """
     own = os.environ.get("PLKERNEL_CACHE")
     if own:
         return _expanded(own, "PLKERNEL_CACHE")
     shared = os.environ.get("XDG_CACHE_HOME")
-    if not shared:
-        return _expanded("~/.cache", "cache folder (PLKERNEL_CACHE)") / "plkernel"
-    folder = _expanded(shared, "XDG_CACHE_HOME")
-    if not folder.is_absolute():
-        raise ValueError(f"XDG_CACHE_HOME must be an absolute path, got {shared!r}")
-    return folder / "plkernel"
+    if shared:
+        folder = _expanded(shared, "XDG_CACHE_HOME")
+        if folder.is_absolute():
+            return folder / "plkernel"
+    return _expanded("~/.cache", "cache folder (PLKERNEL_CACHE)") / "plkernel"
 
 
 def _expanded(name: str, what: str) -> Path:

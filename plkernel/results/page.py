@@ -577,13 +577,14 @@ def _caption_of_differences(comparison: Comparison) -> str:
     number = len(comparison.tested)
     family = f"all {every}" if number == every else f"the {number} of {every} that have one"
     control_apart = " on the text, the control apart" if comparison.control else ""
+    correction = f", corrected by Holm for {family}{control_apart}" if number else ""
+    on_test = ", corrected in the same way," if number else ""
     return (
         f"Arm minus {other}, {comparison.measures[comparison.primary]}, paired by seed, in"
-        f" {comparison.unit} (below zero is better): t interval, p of the paired t test, corrected"
-        f" by Holm for {family}{control_apart}; then on"
-        f" {comparison.held_out}, corrected in the same way, and in other measures. Bytes: at which"
-        " the arm reaches the other's final loss, over those that the other took: geometric mean"
-        " and 95 % t interval, or how many never do."
+        f" {comparison.unit} (below zero is better): t interval, p of the paired t test"
+        f"{correction}; then on {comparison.held_out}{on_test} and in other measures. Bytes: at"
+        " which the arm reaches the other's final loss, over those that the other took: geometric"
+        " mean and 95 % t interval, or how many never do."
     )
 
 

@@ -24,10 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plkernel.common.cli import counted
-from plkernel.common.files import FINISHED
 from plkernel.config.factors import CURVE, curves_of, opposite
 from plkernel.results.statistics import Estimate, PairedDifference, mean_interval, paired_difference
-from plkernel.results.study import Study, StudyRun
+from plkernel.results.study import FinishedRun, Study, StudyRun
 from plkernel.results.wording import listed
 
 LOSSES = {"val_bpb_minimum": "final_val_bpb", "test_bpb_minimum": "test_bpb"}
@@ -329,7 +328,7 @@ def _shared_rates(ended: Mapping[str, Mapping[float, Mapping[int, float]]]) -> s
 
 def _loss(run: StudyRun, key: str) -> float | None:
     """The loss of a run, infinite where it diverged; None before it has ended."""
-    if run.status == FINISHED and run.result is not None:
+    if isinstance(run, FinishedRun):
         value: float | None = getattr(run.result, key)
         return value
     return math.inf if run.error is not None else None

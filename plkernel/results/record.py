@@ -80,6 +80,9 @@ def save_record(study: Study, out: Path) -> list[str]:
     parts = [(study, out)]
     if (study.folder / TUNING / SPEC).exists():
         parts.append((read_study(study.folder / TUNING), out / TUNING))
+    for part, place in parts:
+        # Again under the lock, which a command that trains another study there would hold.
+        _check_place(part, place)
     out.mkdir(parents=True, exist_ok=True)
     names = []
     # No file of the lock stays: a record is there to be committed.
@@ -177,6 +180,12 @@ def _check_settings(study: Study, recorded: StudyRun, out: Path) -> None:
     if own is not None:
         before, now = recorded.config, own.config
     else:
+        if not (out / SPEC).exists():
+            raise ValueError(
+                f"record must have a {SPEC}, got {out}, which was cut short and holds"
+                f" {recorded.name}, missing in the study; run the command that wrote it again, or"
+                " remove it"
+            )
         before = _settings(files.load_object(out / SPEC), recorded.arm)
         now = _settings(study.spec, recorded.arm)
     differing = files.differences(with_defaults(before), with_defaults(now))

@@ -416,7 +416,8 @@ def _run(spec: Spec, jobs: Sequence[Job], out: Path, sitting: Sitting) -> list[s
     try:
         with tqdm(total=len(waiting), unit="run", desc=spec.name, disable=None) as bar:
             for job in _trained(spec, waiting, sitting):
-                tqdm.write(f"{job.name}{_ending(RunFolder(job.folder))}")
+                with cli.without_terminal():
+                    tqdm.write(f"{job.name}{_ending(RunFolder(job.folder))}")
                 _draw_mean(job.arm, jobs, out)
                 bar.update()
     except KeyboardInterrupt:

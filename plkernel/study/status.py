@@ -11,6 +11,7 @@ from plkernel.common.cli import USER_ERRORS, counted, text_table
 from plkernel.common.files import (
     CHECKPOINT,
     CONFIG,
+    DISK_FULL,
     FAILED,
     FINISHED,
     LOCK,
@@ -68,14 +69,26 @@ def states_of(spec: Spec, out: Path, queue: Queue | None) -> list[RunState]:
     queue: asked for the jobs that have no result yet; None where there is none.
     """
     places = list(_places(spec, out))
-    entries = {folder: _readable_job(folder) for _, folder in places}
-    open_jobs = [
-        entry for folder, entry in entries.items() if entry is not None and is_open(folder, entry)
-    ]
-    states = queue.states() if queue is not None and open_jobs else None
+    entries = _readable_jobs(spec, out)
+    states = queue.states() if queue is not None and _any_open(entries) else None
     # a command that trains on this machine comes to all runs; jobs are queued by their own names
     waiting = is_locked(out) and not any(entries.values())
     return [_state(name, folder, entries[folder], states, waiting) for name, folder in places]
+
+
+def has_open_jobs(spec: Spec, out: Path) -> bool:
+    """Return True if a run of a study has a job that can be read and has left no result."""
+    return _any_open(_readable_jobs(spec, out))
+
+
+def _any_open(entries: Mapping[Path, SavedJob | None]) -> bool:
+    """Return True if one of the jobs, by the folders of their runs, has left no result."""
+    return any(entry is not None and is_open(folder, entry) for folder, entry in entries.items())
+
+
+def _readable_jobs(spec: Spec, out: Path) -> dict[Path, SavedJob | None]:
+    """Return the jobs of the runs of a study by their folders, as `_readable_job` does."""
+    return {folder: _readable_job(folder) for _, folder in _places(spec, out)}
 
 
 def _places(spec: Spec, out: Path) -> Iterator[tuple[str, Path]]:
@@ -147,8 +160,12 @@ def _of_folder(
 
 
 def _why_stopped(folder: Path, said: str) -> str:
-    """Return what is known of a run that nobody trains, and that it has no room, if it has none."""
-    parts = (said, lack_of_room(folder))
+    """Return what is known of a run that nobody trains, and that its disk is full, if it is.
+
+    A disk to read from only is no reason: that on which the run stopped may have been mounted so
+    for a look at it.
+    """
+    parts = (said, lack_of_room(folder, DISK_FULL))
     return "; ".join(part for part in parts if part)
 
 

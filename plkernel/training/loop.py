@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from plkernel.common.cli import without_terminal
 from plkernel.common.environment import environment
 from plkernel.common.files import DIVERGED, FAILED, FINISHED, METRICS, read_lines, run_folder
 from plkernel.config.condition import Condition
@@ -465,10 +466,12 @@ class Training:
                 if self.device.type == "cpu":
                     # There is nothing to wait for, and small tensors that are kept split the heap.
                     self.settle()
-                bar.update()
+                with without_terminal():
+                    bar.update()
                 if self.progress.step % every == 0 or self.progress.step == total:
                     told = told_losses(self.evaluate()) + self.note
-                    tqdm.write(told, file=sys.stderr)
+                    with without_terminal():
+                        tqdm.write(told, file=sys.stderr)
                 if stopped():
                     if self.task.folder.is_gone:
                         raise KeyboardInterrupt(

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from plkernel.commands import experiment
-from plkernel.common.files import save_json
+from plkernel.common.files import run_folder, save_json
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.resolved import resolve_spec
 from plkernel.config.spec import Spec
+from plkernel.study.queue import JOB, SavedJob
 
 Shown = pytest.CaptureFixture[str]
 
@@ -392,7 +393,6 @@ def test_a_status_without_slurm_is_that_of_the_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Shown
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr("plkernel.study.queue.jobs_of", lambda _: [])
     monkeypatch.setattr("plkernel.study.status.states_of", lambda *given: asked.append(given))
     monkeypatch.setattr("plkernel.study.status.render", lambda name, _: f"states of {name}")
 
@@ -403,13 +403,29 @@ def test_a_status_without_slurm_is_that_of_the_folders(
     spec = spec_of()
     experiment.command(spec, out=tmp_path, status=True)
     assert capsys.readouterr() == ("states of s\n", "")
-    monkeypatch.setattr("plkernel.study.queue.jobs_of", lambda _: ["1"])
+    folder = run_folder(tmp_path, "a", 0)
+    folder.mkdir(parents=True)
+    SavedJob("1", "slurm", "x").save(folder)
     experiment.command(spec, out=tmp_path, status=True)
     assert capsys.readouterr() == ("states of s\n", "note: no submitit\n")
     assert asked == [(spec, tmp_path, None)] * 2
     monkeypatch.setattr(experiment, "_queue", lambda _: "the queue")
     experiment.command(spec, out=tmp_path, status=True)
     assert asked[-1] == (spec, tmp_path, "the queue")
+
+
+def test_a_status_shows_a_damaged_job_beside_others_and_nothing_is_cancelled(
+    tmp_path: Path, capsys: Shown
+) -> None:
+    folder = run_folder(tmp_path, "a", 0)
+    folder.mkdir(parents=True)
+    (folder / JOB).write_text("{")
+    experiment.command(spec_of(), out=tmp_path, status=True)
+    shown = capsys.readouterr().out
+    assert "1 unreadable" in shown
+    assert f"{JOB}: not readable as JSON" in shown
+    with pytest.raises(ValueError, match=f"{JOB}: not readable as JSON"):
+        experiment.command(spec_of(), out=tmp_path, cancel=True)
 
 
 def test_a_model_that_keeps_the_decays_of_its_scheme_is_not_cautioned(

@@ -176,6 +176,25 @@ def test_an_interrupt_says_what_it_was_told(capsys: Shown) -> None:
     assert ended(KeyboardInterrupt("saved\x1b"), capsys) == (130, "\ninterrupted: saved\\x1b\n")
 
 
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs terminals of POSIX")
+@pytest.mark.parametrize(
+    ("error", "status"), [(ValueError("a"), 2), (KeyboardInterrupt("saved"), 130)]
+)
+def test_the_exit_code_does_not_need_the_terminal(
+    error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def command() -> None:
+        raise error
+
+    far, near = os.openpty()
+    os.close(far)
+    with open(near, "w") as terminal:
+        monkeypatch.setattr("sys.stderr", terminal)
+        with pytest.raises(SystemExit) as stop:
+            cli.report_errors(command)
+    assert stop.value.code == status
+
+
 def test_a_fault_of_the_program_is_no_mistake_of_the_user() -> None:
     def command() -> None:
         raise RuntimeError("a fault")

@@ -332,4 +332,5 @@ def test_a_folder_without_room_says_so_and_nothing_else(
         monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     expected = f"no file can be written in {tmp_path}: {said}" if said else ""
     assert files.lack_of_room(tmp_path) == expected
+    assert files.lack_of_room(tmp_path, files.DISK_FULL) == expected
     assert list(tmp_path.iterdir()) == []

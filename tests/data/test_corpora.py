@@ -396,6 +396,7 @@ def test_an_empty_corpus_says_in_how_many_documents_nothing_was_found(tmp_path, 
         ({"PLKERNEL_CACHE": "~/a"}, "/home/me/a"),
         ({"PLKERNEL_CACHE": "", "XDG_CACHE_HOME": "/b"}, "/b/plkernel"),
         ({"XDG_CACHE_HOME": ""}, "/home/me/.cache/plkernel"),
+        ({"XDG_CACHE_HOME": "rel/cache"}, "/home/me/.cache/plkernel"),
         ({}, "/home/me/.cache/plkernel"),
     ],
 )
@@ -410,7 +411,6 @@ def test_the_cache_lies_where_variables_say_and_else_at_home(monkeypatch, variab
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("XDG_CACHE_HOME", "rel/cache", "XDG_CACHE_HOME must be an absolute path, got 'rel/cache'"),
         ("XDG_CACHE_HOME", "~nosuchuser/c", "XDG_CACHE_HOME must be the path of a folder, got '~n"),
         ("PLKERNEL_CACHE", "~nosuchuser/c", "PLKERNEL_CACHE must be the path of a folder, got '~n"),
     ],

@@ -226,6 +226,7 @@ def test_many_differences_of_nothing_are_not_counted(
     one = compare(read_study(folder))
     assert f"with 3 seeds, {told}" in answer(one)
     assert overview(one)[0].startswith(begins)
+    assert ("corrected by Holm for" in page(one, [])) == bool(one.tested)
 
 
 def test_a_control_that_ended_before_the_text_is_said(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from plkernel.results.rate_report import (
 )
 from plkernel.results.registration import register
 from plkernel.results.statistics import paired_difference
-from plkernel.results.study import read_study
+from plkernel.results.study import FinishedRun, StudyRun, read_study
 
 SPEC = """
 name = "curves"
@@ -460,22 +460,18 @@ def test_rates_too_far_apart_for_a_parabola_are_said(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("status", "has_result", "has_error", "loss"),
+    ("status", "error", "loss"),
     [
-        ("finished", True, False, 2.5),
-        ("finished", False, False, None),
-        ("running", False, False, None),
-        ("running", True, False, None),
-        ("diverged", False, True, math.inf),
-        ("diverged", True, True, math.inf),
-        ("failed", False, True, math.inf),
+        ("finished", None, 2.5),
+        ("unfinished", None, None),
+        ("diverged", "why", math.inf),
+        ("failed", "why", math.inf),
     ],
 )
-def test_a_loss_is_of_a_finished_run_and_infinite_of_one_that_ended_otherwise(
-    status, has_result, has_error, loss
-):
-    result = SimpleNamespace(final_val_bpb=2.5) if has_result else None
-    run = SimpleNamespace(status=status, result=result, error="why" if has_error else None)
+def test_a_loss_is_of_a_finished_run_and_infinite_of_one_that_ended_otherwise(status, error, loss):
+    run = StudyRun("a", 0, status, error=error)
+    if status == "finished":
+        run = FinishedRun("a", 0, status, result=SimpleNamespace(final_val_bpb=2.5))
     assert _loss(run, "final_val_bpb") == loss
 
 

@@ -209,6 +209,34 @@ def test_rows_of_another_study_are_not_replaced(tmp_path: Path) -> None:
     assert (record / ROWS).read_bytes() == before
 
 
+def test_the_folder_of_a_study_that_trains_is_refused_at_once(tmp_path: Path) -> None:
+    """Its lock is neither waited for nor removed, and no folder is made."""
+    other = tmp_path / "other"
+    other.mkdir()
+    save(other / SPEC, {"name": "other"})
+    study = read_study(write_study(tmp_path / "study"))
+    with (
+        held(other, "study"),
+        pytest.raises(ValueError, match="which holds another study; name another folder"),
+    ):
+        save_record(study, other)
+    assert sorted(path.name for path in other.iterdir()) == sorted([LOCK, SPEC])
+
+
+def test_a_record_that_was_cut_short_is_not_finished_by_a_study_without_its_arms(
+    tmp_path: Path,
+) -> None:
+    record = tmp_path / "record"
+    first = write_study(tmp_path / "first", effects={BASELINE: 0.0, "a": 0.1})
+    save_record(read_study(first), record)
+    (record / SPEC).unlink()
+    before = (record / ROWS).read_bytes()
+    second = read_study(write_study(tmp_path / "second", effects={BASELINE: 0.0}))
+    with pytest.raises(ValueError, match=rf"record must have a {SPEC}, .* run the command that"):
+        save_record(second, record)
+    assert (record / ROWS).read_bytes() == before
+
+
 def test_no_row_is_lost_where_two_write_a_record_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """States of runs, from what lies in their folders and what a queue says."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -118,7 +119,7 @@ def test_a_run_whose_files_are_damaged_is_shown_beside_the_others(
 def test_a_run_that_has_no_room_to_go_on_says_so(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plkernel.study.status.lack_of_room", lambda _: "the disk is full")
+    monkeypatch.setattr("plkernel.study.status.lack_of_room", lambda *_: "the disk is full")
     (folder / LOG).write_text("")
     assert state(tmp_path) == ("stopped", "", LOG, "the disk is full")
     (folder / LOG).write_text("begun\n")
@@ -126,6 +127,21 @@ def test_a_run_that_has_no_room_to_go_on_says_so(
     (folder / CHECKPOINT).write_bytes(b"")
     (folder / METRICS).write_text('{"step": 4}\n')
     assert state(tmp_path)[3] == "step 4; the disk is full"
+
+
+@pytest.mark.parametrize(
+    ("number", "note"), [(errno.ENOSPC, "No space left on device"), (errno.EROFS, "")]
+)
+def test_a_disk_to_read_from_only_is_no_lack_of_room(
+    number: int, note: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    (folder / LOG).write_text("")
+    expected = f"no file can be written in {folder}: {note}" if note else ""
+    assert state(tmp_path) == ("stopped", "", LOG, expected)
 
 
 def test_a_run_that_has_ended_says_how(folder: Path, tmp_path: Path) -> None:

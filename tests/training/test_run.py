@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -266,6 +267,32 @@ def test_a_run_stops_as_its_terminal_is_closed_unless_nohup_had_that_ignored(ign
             assert stopped() is not ignored
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs terminals of POSIX")
+def test_a_terminal_that_closes_before_an_evaluation_is_told_stops_the_run_and_fails_it_not(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is saved at that step."""
+    far, near = os.openpty()
+    terminal = open(near, "w")  # noqa: SIM115
+    step = Training.step
+
+    def step_and_close(training: Training) -> None:
+        step(training)
+        if training.progress.step == training.train.eval_every:
+            os.close(far)
+            signal.raise_signal(signal.SIGHUP)
+
+    monkeypatch.setattr(Training, "step", step_and_close)
+    monkeypatch.setattr("sys.stderr", terminal)
+    with pytest.raises(KeyboardInterrupt, match="step 4 is saved"):
+        run_training(prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path), progress_bar=True)
+    with suppress(OSError):  # of what was not written
+        terminal.close()
+    folder = RunFolder(tmp_path / RUN)
+    assert folder.result is None
+    assert folder.checkpoint.exists()
 
 
 # The thread of TensorBoard does not find the folder either.

@@ -607,6 +607,27 @@ def operator(name: str) -> str:
     return f"{table(f'bench/{name}.json', 'time over ours', '{contender}', cells)}\n\n{note}"
 
 
+def host() -> str:
+    """Return the CPU time of small calls, in microseconds and in times of `linear`."""
+    cells = {}
+    for part, title in {"forward": "forward", "both": "forward and backward"}.items():
+        cells[f"{title}, us"] = f"{{microseconds[{part}]:.0f}}"
+        median, low, high = (f"{{{part}[ratio][{one}]:.1f}}" for one in ("median", "low", "high"))
+        cells[f"{title}, times linear (quartiles)"] = f"{median} ({low} to {high})"
+    rows = load("bench/host.json")["rows"]
+    for row in rows:
+        row["microseconds"] = {
+            part: 1e6 * row[part]["seconds"]["median"] for part in ("forward", "both")
+        }
+    return f"{table('', 'call', '{contender}', cells, rows)}\n\n{source('bench/host.json')}"
+
+
+def waits() -> str:
+    """Return the seconds that commands take, from start to end."""
+    cells = {"{time}, seconds (quartiles)": "{median:.1f} ({low:.1f} to {high:.1f})"}
+    return table("bench/waits.json", "command", "{command}", cells)
+
+
 def threads(*names: str) -> str:
     """Return how much faster two threads are than one, from several records."""
     rows = [row for name in names for row in load(f"bench/{name}.json")["threads"]]
@@ -817,6 +838,8 @@ PARTS: dict[str, Callable[..., str]] = {
     "coverage": coverage,
     "minimax": minimax,
     "operator": operator,
+    "host": host,
+    "waits": waits,
     "threads": threads,
     "step": lambda of: table(f"bench/{of}.json", "training step", "{contender}", STEP),
     "gpu": lambda of: table(f"bench/h200/{of}.json", "contender", "{contender}", GPU),

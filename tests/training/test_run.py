@@ -5,8 +5,8 @@ import math
 import os
 import shutil
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -257,16 +257,25 @@ def test_a_run_stops_after_a_signal_or_the_end_of_its_parent(
             assert stopped()
 
 
+@contextmanager
+def hang_ups(handler: signal.Handlers) -> Iterator[None]:
+    """Handle SIGHUP so, which nohup has ignored."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="needs the signals of POSIX")
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_run_stops_as_its_terminal_is_closed_unless_nohup_had_that_ignored(ignored: bool) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-    try:
-        with stop_requests() as stopped:
-            signal.raise_signal(signal.SIGHUP)
-            assert stopped() is not ignored
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    with (
+        hang_ups(signal.SIG_IGN if ignored else signal.SIG_DFL),
+        stop_requests() as stopped,
+    ):
+        signal.raise_signal(signal.SIGHUP)
+        assert stopped() is not ignored
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs terminals of POSIX")
@@ -286,7 +295,10 @@ def test_a_terminal_that_closes_before_an_evaluation_is_told_stops_the_run_and_f
 
     monkeypatch.setattr(Training, "step", step_and_close)
     monkeypatch.setattr("sys.stderr", terminal)
-    with pytest.raises(KeyboardInterrupt, match="step 4 is saved"):
+    with (
+        hang_ups(signal.SIG_DFL),
+        pytest.raises(KeyboardInterrupt, match="step 4 is saved"),
+    ):
         run_training(prepare(load_spec(tiny_spec()), "uniform", 0, tmp_path), progress_bar=True)
     with suppress(OSError):  # of what was not written
         terminal.close()

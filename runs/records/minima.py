@@ -3,14 +3,14 @@
 render.py writes the table into docs/evidence/rates.md, and the figure to rates/ends.png and .svg.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from sentences import minimum_difference, number, studies
+from sentences import number, studies
 
 from plkernel.analysis.figures.style import COLOURS, GREY, INK, PAGE_WIDTH, style
 from plkernel.results.rate_curves import curve_results
@@ -62,46 +62,42 @@ class AtBest(NamedTuple):
 
 @cache
 def comparisons() -> tuple[AtBest, ...]:
-    """Return every comparison: by start, gain, channels, what is read and warm-up."""
-    found = []
-    for study in CURVES:
-        results = curve_results(studies()[study])
-        curves = {one.curve.name: one.curve for one in results}
-        for one in results:
-            start = STARTS.get(one.curve.name.removesuffix("-200"))
-            if start is None or one.difference is None:
-                continue
-            rows = studies()[study].finished(f"{one.curve.name}_{one.curve.rates[0]:g}")
-            config = rows[0].config
-            train, model = config["train"], config["model"]
-            against = curves[str(one.against)]
-            found.append(
-                AtBest(
-                    study,
-                    start,
-                    GAINS[model["gain"]],
-                    model["dim"],
-                    train["steps"] * train["batch"] * train["context"] / 1e6,
-                    train["warmup"],
-                    train["steps"],
-                    against.estimate.mean,
-                    one.difference,
-                    minimum_difference(study, one.curve.name, "test", str(one.against)),
-                    one.curve.at_edge or against.at_edge,
-                )
-            )
-    starts, gains = list(STARTS.values()), list(GAINS.values())
-
-    def order(one: AtBest) -> tuple[object, ...]:
-        return *_setting(one, gains), starts.index(one.start)
-
-    return tuple(sorted(found, key=order))
+    """Return every comparison: by gain, channels, what is read, warm-up, study and start."""
+    starts = list(STARTS.values())
+    found = [one for study in CURVES for one in _of_study(study)]
+    return tuple(sorted(found, key=lambda one: (*_setting(one), starts.index(one.start))))
 
 
-def _setting(one: AtBest, gains: Sequence[str]) -> tuple[float, ...]:
-    """What the rows of one place of the figure have in common."""
-    of_study = CURVES.index(one.study)
-    return gains.index(one.gain), one.channels, one.megabytes, one.warmup, of_study
+def _of_study(study: str) -> Iterator[AtBest]:
+    """Yield the comparisons of one study."""
+    results = curve_results(studies()[study])
+    curves = {one.curve.name: one.curve for one in results}
+    for one in results:
+        start = STARTS.get(one.curve.name.removesuffix("-200"))
+        if start is None or one.difference is None or one.test is None:
+            continue
+        against = curves[str(one.against)]
+        run, *_ = studies()[study].finished(f"{one.curve.name}_{one.curve.rates[0]:g}")
+        train, model = run.config["train"], run.config["model"]
+        yield AtBest(
+            study=study,
+            start=start,
+            gain=GAINS[model["gain"]],
+            channels=model["dim"],
+            megabytes=run.result.bytes / 1e6,
+            warmup=train["warmup"],
+            steps=train["steps"],
+            baseline=against.estimate.mean,
+            val=one.difference,
+            test=one.test,
+            at_edge=one.curve.at_edge or against.at_edge,
+        )
+
+
+def _setting(one: AtBest) -> tuple[float, ...]:
+    """Return the rank of the place of the figure at which a comparison stands."""
+    gain = list(GAINS.values()).index(one.gain)
+    return gain, one.channels, one.megabytes, one.warmup, CURVES.index(one.study)
 
 
 def _of_short(megabytes: str) -> list[AtBest]:
@@ -197,8 +193,7 @@ BASELINE: dict[str, Any] = {"marker": "|", "color": INK, "ls": "", "ms": 9, "mew
 
 def figure() -> Figure:
     """Draw where log-spaced half-lives end, and where another start does, in every setting."""
-    gains = list(GAINS.values())
-    settings = [list(rows) for _, rows in groupby(comparisons(), lambda one: _setting(one, gains))]
+    settings = [list(rows) for _, rows in groupby(comparisons(), _setting)]
     with style():
         drawing = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(settings) + 1.0))
         axes = drawing.subplots()

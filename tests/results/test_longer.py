@@ -83,6 +83,13 @@ def table_of(one: Comparison) -> Table:
     return table
 
 
+def train_on_32(folder: Path) -> None:
+    """Have every run of the study trained on a context of 32."""
+    for arm in ARMS:
+        for seed in range(3):
+            change(folder / arm / f"seed-{seed}/config.json", train={"context": 32})
+
+
 @pytest.mark.parametrize(
     ("part", "value", "message"),
     [
@@ -184,9 +191,7 @@ def test_a_hypothesis_speaks_of_bits_beyond_the_length_of_training(tmp_path: Pat
     ]
     folder = read_on(tmp_path)
     change(folder / "spec.json", hypotheses=hypotheses)
-    for arm in ARMS:
-        for seed in range(3):
-            change(folder / arm / f"seed-{seed}/config.json", train={"context": 32})
+    train_on_32(folder)
     one = of(folder)
     assert one.declared is not None
     for outcome in one.declared.outcomes:
@@ -246,9 +251,7 @@ def test_the_page_says_in_what_differences_of_recall_are(
     claim = {"claim": "lower", "arm": ARMS[1], "times": 2, "margin": 0.1}
     declared = [{"name": metric, "metric": metric, **claim} for metric in metrics]
     change(folder / "spec.json", hypotheses=declared)
-    for arm in ARMS:
-        for seed in range(3):
-            change(folder / arm / f"seed-{seed}/config.json", train={"context": 32})
+    train_on_32(folder)
     one = of(folder)
     assert one.declared is not None
     bits, *_ = one.declared.outcomes
@@ -280,9 +283,7 @@ def test_a_hypothesis_of_recall_says_on_how_many_answers_it_rests(
     folder = on_recall(tmp_path)
     claim = {"name": "c", "claim": "lower", "arm": ARMS[1], "metric": "persistence", "times": 2}
     change(folder / "spec.json", hypotheses=[{**claim, "distance": distance}])
-    for arm in ARMS:
-        for seed in range(3):
-            change(folder / arm / f"seed-{seed}/config.json", train={"context": 32})
+    train_on_32(folder)
     one = of(folder)
     assert one.declared is not None
     assert one.declared.outcomes[0].answers == answers

@@ -8,9 +8,11 @@
 import importlib
 import json
 import tempfile
+import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -36,6 +38,22 @@ def logger_library(name: LoggerName) -> Any:
         ) from None
 
 
+@cache
+def _silence_writers() -> None:
+    """Print no traceback of a thread of TensorBoard that cannot write, once for the process.
+
+    Its writer raises the same error at the next call, where it belongs.
+    """
+    told = threading.excepthook
+
+    def hook(args: threading.ExceptHookArgs) -> None:
+        is_writer = type(args.thread).__module__.startswith("tensorboard.")
+        if not (is_writer and isinstance(args.exc_value, OSError)):
+            told(args)
+
+    threading.excepthook = hook
+
+
 class CurveWriter:
     """The scalars of one run, for TensorBoard in its folder and for a logger where one is named.
 
@@ -51,6 +69,7 @@ class CurveWriter:
         from torch.utils.tensorboard import SummaryWriter
 
         self.folder = folder
+        _silence_writers()
         self.writer = SummaryWriter(str(folder), purge_step=start)
         self.run = None
         if logger:

@@ -4,7 +4,9 @@ mean of its runs.
 
 import errno
 import os
+import shutil
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -196,3 +198,31 @@ def test_a_full_disk_is_told_with_the_folder_of_the_run(
         writer.add(1, {"loss/train": 1.0})
     assert told.value.filename == str(tmp_path)
     writer.close()
+
+
+def test_a_thread_that_cannot_write_is_told_by_the_next_call_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its traceback would come between the lines of the run; those of other threads are printed."""
+    told: list[BaseException | None] = []
+
+    def hook(failed: threading.ExceptHookArgs) -> None:
+        told.append(failed.exc_value)
+
+    def fail() -> None:
+        raise OSError("of another thread")
+
+    monkeypatch.setattr("threading.excepthook", hook)
+    curves._silence_writers.cache_clear()  # of the tests before
+    folder = tmp_path / "run"
+    writer = curves.CurveWriter(folder, 0, {})
+    shutil.rmtree(folder)
+    scalars = dict.fromkeys(map(str, range(100_000)), 1.0)
+    with pytest.raises(OSError, match="No such file"):
+        writer.add(1, scalars)
+    writer.close()
+    other = threading.Thread(target=fail)
+    other.start()
+    other.join()
+    curves._silence_writers.cache_clear()
+    assert [str(error) for error in told] == ["of another thread"]

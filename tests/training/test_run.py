@@ -307,8 +307,6 @@ def test_a_terminal_that_closes_before_an_evaluation_is_told_stops_the_run_and_f
     assert folder.checkpoint.exists()
 
 
-# The thread of TensorBoard does not find the folder either.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("ending", [signal.SIGINT, None])
 def test_nothing_is_saved_to_a_folder_that_has_gone(
     ending: int | None, tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ CURVES = (
     "rates-lru-longer",
     "rates-warmup",
     "rates-warmup-ema",
+    "rates-warmup-wide",
     "rates-bare",
     "rates-warmup-bare",
 )

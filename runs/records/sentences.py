@@ -500,6 +500,7 @@ AVERAGED = (
     "rates-warmup",
     "rates-warmup-bare",
     "rates-warmup-ema",
+    "rates-warmup-wide",
     "rates-wide",
     "reach",
     "reach-far",

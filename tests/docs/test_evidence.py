@@ -1023,6 +1023,23 @@ def test_without_a_gain_both_starts_end_lower_after_a_longer_warm_up() -> None:
     assert lowest == pytest.approx(minima.least_end_at_best("short"))
 
 
+def test_a_longer_warm_up_leaves_the_lead_with_256_channels() -> None:
+    study = "rates-warmup-wide"
+    declared = sentences.record(f"{study}/report/table.json")["declared"]["hypotheses"]
+    assert [row["verdict"] for row in declared] == ["confirmed"]
+    assert len(finished_rows(study)) == 48
+    for text in ("val", "test"):
+        fall = sentences.minimum_fall("rates-wide", study, "short-matched", text)
+        assert fall.low < 0 < fall.value < fall.high
+    leads = [
+        sentences.lead(study, f"short-matched_{rate}", f"log-spaced_{rate}")
+        for rate in ("0.002", "0.004", "0.008")
+    ]
+    assert leads[0] > leads[1] > leads[2] > 0
+    pilot = sentences.minimum_change(f"{study}/pilot", "short-matched", "val")
+    assert pilot.high < 0
+
+
 def test_minima_of_every_study_of_curves_are_those_of_its_report() -> None:
     """The table in docs/evidence/rates.md against the reports, whose differences are by t too."""
     short = [one for one in minima.comparisons() if one.start == "short"]

@@ -33,22 +33,14 @@ if os.path.basename("".join(sys.argv[:1])) in _COMMANDS:
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2**4 cycles, the least
     sys.excepthook = _interrupted
 
-_API = [
-    "apply",
-    "evaluate",
-    "generate",
-    "influence",
-    "inspect",
-    "load_corpus",
-    "load_run",
-    "load_study",
-    "measure",
-    "run_study",
-    "trial",
-    "truncation",
-]
 _PUBLIC = {
-    **dict.fromkeys(_API, "plkernel.api"),
+    "apply": "plkernel.api.layers",
+    **dict.fromkeys(("load_corpus", "measure"), "plkernel.api.texts"),
+    **dict.fromkeys(
+        ("evaluate", "generate", "influence", "inspect", "load_run", "truncation"),
+        "plkernel.api.models",
+    ),
+    **dict.fromkeys(("load_study", "run_study", "trial"), "plkernel.api.studies"),
     **dict.fromkeys(("watch", "decay_param_groups"), "plkernel.decays.watch"),
     "fit": "plkernel.analysis.fit",
     "load_spec": "plkernel.config.reading",

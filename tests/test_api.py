@@ -19,12 +19,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import plkernel
-from plkernel import api
 from plkernel.analysis.exponentials import power_law_target
 from plkernel.analysis.information.estimate import decay_curves
 from plkernel.analysis.nodes import node_scores
 from plkernel.analysis.results import Result
-from plkernel.api import TrainedRun
+from plkernel.api import studies, texts
+from plkernel.api.models import TextLosses, TrainedRun
 from plkernel.config.reading import load_spec
 from plkernel.models.power_law import check_writable, decays_, projection_
 from plkernel.training.loop import prepare, run_training
@@ -401,7 +401,7 @@ def test_one_arm_may_be_named_without_a_list(tmp_path: Path) -> None:
 def test_integers_from_0_to_255_are_bytes_and_others_are_symbols(
     symbols: list[int], is_text: bool
 ) -> None:
-    found = api._vector(np.array(symbols))
+    found = texts._vector(np.array(symbols))
     assert (found is None) == is_text
     if found is not None:
         assert (found.unit, found.corpus.name, found.corpus.source) == ("symbol", "array", "given")
@@ -418,23 +418,23 @@ def test_integers_from_0_to_255_are_bytes_and_others_are_symbols(
     ],
 )
 def test_bytes_of_any_kind_are_one_text(text: object, name: str) -> None:
-    origin, data = api._read_text(text)  # type: ignore[arg-type]
+    origin, data = texts.read_text(text)  # type: ignore[arg-type]
     assert (origin.name, origin.source) == (name, "given")
     assert (data.dtype, data.tolist()) == (np.uint8, [97, 98])
-    assert api._read_text(np.array([0, 255]))[1].tolist() == [0, 255]
-    assert api._read_text(b"")[1].size == 0
+    assert texts.read_text(np.array([0, 255]))[1].tolist() == [0, 255]
+    assert texts.read_text(b"")[1].size == 0
 
 
 @pytest.mark.parametrize("values", [[0, 256], [-1, 5]])
 def test_numbers_that_are_no_bytes_are_no_text(values: list[int]) -> None:
     with pytest.raises(ValueError, match=f"integers from 0 to 255, got {values[0]} to {values[1]}"):
-        api._read_text(np.array(values))
+        texts.read_text(np.array(values))
 
 
 def test_as_many_threads_are_used_as_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """And all cores unless somebody asks."""
     taken: list[dict[str, Any]] = []
-    monkeypatch.setattr(api, "measure_corpus", lambda *_, **options: taken.append(options))
+    monkeypatch.setattr(texts, "measure_corpus", lambda *_, **options: taken.append(options))
     for threads in (1, 3, None):
         plkernel.measure(b"abc" * 900, threads=threads)
     assert [options["threads"] for options in taken] == [1, 3, os.cpu_count() or 1]
@@ -536,7 +536,7 @@ def test_options_of_apply_are_checked_by_name(options: dict[str, Any], message: 
 
 def test_losses_of_a_text_have_their_mean_and_its_error_over_windows() -> None:
     losses = np.array([[1.0, 3.0], [3.0, 5.0]])
-    found = api.TextLosses(3.0, 1.0, losses)
+    found = TextLosses(3.0, 1.0, losses)
     assert found._title() == "3.0000 +- 1.0000 bits per byte, 2 windows of 2 bytes"
     assert (found.positions.given, found.positions.bpb) == ((1, 2), (2.0, 4.0))
 
@@ -635,7 +635,7 @@ def test_a_study_is_run_in_its_folder_with_what_is_asked(
     monkeypatch.setattr(
         "plkernel.study.schedule.run_experiment", lambda *given: called.append(given)
     )
-    monkeypatch.setattr(api, "load_study", lambda folder: folder)
+    monkeypatch.setattr(studies, "load_study", lambda folder: folder)
     assert plkernel.run_study("quick") == Path("runs/out/quick")
     assert plkernel.run_study("quick", tmp_path, workers=1, only="a") == tmp_path
     plkernel.run_study("quick", str(tmp_path), only=["a", "b*"])
@@ -671,7 +671,7 @@ def test_a_trial_is_planned_with_its_defaults_and_run(
     ran: list[Any] = []
     monkeypatch.setattr("plkernel.study.trial.plan_trial", plan)
     monkeypatch.setattr("plkernel.study.trial.run_trial", ran.append)
-    monkeypatch.setattr(api, "load_study", lambda folder: folder)
+    monkeypatch.setattr(studies, "load_study", lambda folder: folder)
     assert plkernel.trial("stdlib") == tmp_path
     plkernel.trial("stdlib", str(tmp_path), model="rwkv7", minutes=2, seeds=4, short=True, dim=32)
     (_, first, plain), (_, second, other) = planned

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, repeat
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -43,6 +43,8 @@ BLOCKS = 40
 """Of a jackknife, unless another number is given."""
 FEWEST_BLOCKS = 4
 """Of a jackknife of either half of the blocks."""
+CELLS_AT_ONCE = 1 << 17
+"""Cells of tables of shuffled corpora that are summed in step."""
 MAX_LAG = 1000
 LAGS = 64
 """The last lag, and how many there are, unless others are given."""
@@ -66,16 +68,19 @@ def mutual_information(tables: Counts) -> Floats:
     total = rows.sum(axis=-1)
 
     def entropy(counts: Counts) -> Floats:
-        cells = np.ascontiguousarray(counts).ravel()
-        # Few cells of a joint table occur, and the logarithms are most of the work.
-        occurring = np.flatnonzero(cells)
-        k = cells[occurring].astype(np.float64)
-        length = counts.shape[-1]
-        distributions = max(1, cells.size // length)
-        sums = np.bincount(occurring // length, k * np.log(k), minlength=distributions)
-        return np.asarray(np.log(total) - sums.reshape(np.shape(total)) / total)
+        return np.asarray(np.log(total) - _sum_of_logarithms(counts) / total)
 
     return entropy(rows) + entropy(columns) - entropy(tables.reshape(*tables.shape[:-2], -1))
+
+
+def _sum_of_logarithms(counts: Counts) -> Floats:
+    """Sum of k ln k over the last axis of counts k (..., S), which may be expected ones."""
+    are_integers = np.issubdtype(counts.dtype, np.integer)
+    if not are_integers or counts.max() >= counts.size:
+        return np.asarray(xlogy(counts, counts).sum(axis=-1))
+    # The same few counts occur again and again, and logarithms are most of the work.
+    k = np.arange(counts.max() + 1.0)
+    return np.asarray(xlogy(k, k)[counts].sum(axis=-1))
 
 
 def expected_information(counts: Counts) -> float:
@@ -95,33 +100,84 @@ def expected_information(counts: Counts) -> float:
     >>> round(found / ((3 - 1) ** 2 / (2 * 10_000)), 3)
     1.0
     """
-    occurring = np.sort(counts[counts > 0].astype(np.float64))
-    alike = np.ones(occurring.size)
-    if occurring.size > SYMBOLS:  # rare symbols of a large alphabet have few different counts
-        occurring, times = np.unique(occurring, return_counts=True)
-        alike = times.astype(np.float64)
-    n = float(occurring @ alike)
-    upper, left = np.triu_indices(occurring.size)
-    row = occurring[upper]
-    column = occurring[left]
+    (expected,) = expected_informations(counts[None])
+    return float(expected)
+
+
+def expected_informations(counts: Counts) -> Floats:
+    """`expected_information` of each of several corpora, (G,) from counts (G, S)."""
+    shuffled = [_Shuffled.of_counts(one) for one in counts]
+    expected: list[float] = []
+    # The sums of `_summed` are in step for all cells of several corpora: most of their time goes
+    # to calls, not to numbers, where a corpus has few cells.
+    at_once = max(1, CELLS_AT_ONCE // max(one.row.size for one in shuffled))
+    for first in range(0, len(shuffled), at_once):
+        some = shuffled[first : first + at_once]
+        sizes = [one.row.size for one in some]
+        row = np.concatenate([one.row for one in some])
+        column = np.concatenate([one.column for one in some])
+        n = np.repeat([one.n for one in some], sizes)
+        means = np.split(_mean_logarithms(row, column, n), np.cumsum(sizes)[:-1])
+        expected += [one.information(cells) for one, cells in zip(some, means, strict=True)]
+    return np.array(expected)
+
+
+class _Shuffled(NamedTuple):
+    """The pair table of a corpus over its shuffles: each unordered pair of counts once.
+
+    n            symbols of the corpus
+    row, column  (cells,) how often the two symbols of a cell occur
+    weight       (cells,) cells of the whole table that have these counts
+    singles      sum_i n_i ln n_i
+    """
+
+    n: float
+    row: Floats
+    column: Floats
+    weight: Floats
+    singles: float
+
+    @classmethod
+    def of_counts(cls, counts: Counts) -> "_Shuffled":
+        """Take the table apart; counts (S,) may hold zeros."""
+        occurring = np.sort(counts[counts > 0].astype(np.float64))
+        alike = np.ones(occurring.size)
+        if occurring.size > SYMBOLS:  # rare symbols of a large alphabet have few different counts
+            occurring, times = np.unique(occurring, return_counts=True)
+            alike = times.astype(np.float64)
+        upper, left = np.triu_indices(occurring.size)
+        return cls(
+            n=float(occurring @ alike),
+            row=occurring[upper],
+            column=occurring[left],
+            weight=np.where(upper == left, 1.0, 2.0) * alike[upper] * alike[left],
+            singles=float(alike @ xlogy(occurring, occurring)),
+        )
+
+    def information(self, cells: Floats) -> float:
+        """E[I] from E[N ln N] of each cell."""
+        expected = np.log(self.n) + (self.weight @ cells - 2 * self.singles) / self.n
+        return float(max(0.0, expected))
+
+
+def _mean_logarithms(row: Floats, column: Floats, n: Floats) -> Floats:
+    """E[N ln N] of cells (cells,) whose counts are hypergeometric."""
     mean = row * column / n
     large = mean > EXPANDED_ABOVE
     cells = np.empty_like(mean)
-    cells[large] = _expanded(row[large], column[large], n)
-    cells[~large] = _summed(row[~large], column[~large], n)
-    weight = np.where(upper == left, 1.0, 2.0) * alike[upper] * alike[left]
-    singles = alike @ xlogy(occurring, occurring)
-    return float(max(0.0, np.log(n) + (weight @ cells - 2 * singles) / n))
+    cells[large] = _expanded(row[large], column[large], n[large])
+    cells[~large] = _summed(row[~large], column[~large], n[~large])
+    return cells
 
 
-def _expanded(row: Floats, column: Floats, n: float) -> Floats:
+def _expanded(row: Floats, column: Floats, n: Floats) -> Floats:
     """E[N ln N] for large means m: f(m) + v f''(m)/2 + s f'''(m)/6 + 3 v^2 f''''(m)/24.
 
     f = x ln x, v the variance and s the third central moment of N.
     """
     mean = row * column / n
-    variance = mean * (1 - row / n) * (1 - column / n) * n / max(n - 1, 1)
-    skew = variance * (1 - 2 * row / n) * (1 - 2 * column / n) * n / max(n - 2, 1)
+    variance = mean * (1 - row / n) * (1 - column / n) * n / np.maximum(n - 1, 1)
+    skew = variance * (1 - 2 * row / n) * (1 - 2 * column / n) * n / np.maximum(n - 2, 1)
     return (
         xlogy(mean, mean)
         + variance / (2 * mean)
@@ -130,11 +186,12 @@ def _expanded(row: Floats, column: Floats, n: float) -> Floats:
     )
 
 
-def _summed(row: Floats, column: Floats, n: float) -> Floats:
+def _summed(row: Floats, column: Floats, n: Floats) -> Floats:
     """E[N ln N] by the sum over k, in step for all cells; `active` shrinks as their tails end."""
     order = np.argsort(row * column)
     row = row[order]
     column = column[order]
+    n = n[order]
     mean = row * column / n
     k = np.maximum(0.0, row + column - n)
     last = np.minimum(np.minimum(row, column), np.ceil(mean + 12 * np.sqrt(mean) + 40))
@@ -150,7 +207,7 @@ def _summed(row: Floats, column: Floats, n: float) -> Floats:
         p[active] *= (
             (row[active] - j)
             * (column[active] - j)
-            / ((j + 1) * (n - row[active] - column[active] + j + 1))
+            / ((j + 1) * (n[active] - row[active] - column[active] + j + 1))
         )
         k[active] = j + 1
     unsorted = np.empty_like(result)
@@ -204,29 +261,50 @@ def correlation(tables: Counts, pool: NDArray[np.int64], beside: Counts | None =
         own = _normalised(pooled[start::2].sum(axis=0))
         return own if others is None else own - _normalised(others[start::2].sum(axis=0))
 
-    def without_each(index: int) -> Floats:
-        rest = _normalised(pooled[index::2].sum(axis=0) - pooled[index::2])
-        if others is None:
-            return rest
-        return rest - _normalised(others[index::2].sum(axis=0) - others[index::2])
-
-    halves = [excess(start) for start in (0, 1)]
     result = np.zeros(1 + len(tables))
-    for index, half in enumerate(halves):
-        left, _, right = np.linalg.svd(halves[1 - index])
-        weight = 0.5 * left[:, :1] * right[0]
-        whole = np.sum(weight * half)
+    for index in (0, 1):
+        vectors, _, more = np.linalg.svd(excess(1 - index))
+        left = vectors[:, 0]
+        right = more[0]
+        found = _projected(_whole_and_rests(pooled[index::2]), left, right)
+        if others is not None:
+            found -= _projected(_whole_and_rests(others[index::2]), left, right)
+        whole, *rests = 0.5 * found
         result += whole
-        result[1 + index :: 2] += np.sum(weight * without_each(index), axis=(-2, -1)) - whole
+        result[1 + index :: 2] += rests - whole
     return result
 
 
 def _pooled(tables: Counts, pool: NDArray[np.int64]) -> Floats:
     """Sum the tables (..., S, S) over pools, (..., P, P)."""
-    order = np.argsort(pool, kind="stable")
-    starts = np.searchsorted(pool[order], np.arange(pool.max() + 1))
-    rows = np.add.reduceat(tables[..., order, :], starts, axis=-2, dtype=np.float64)
-    return np.add.reduceat(rows[..., order], starts, axis=-1)
+    rows = _pooled_rows(tables, pool)
+    return _pooled_rows(rows.swapaxes(-1, -2), pool).swapaxes(-1, -2)
+
+
+def _pooled_rows(tables: Counts, pool: NDArray[np.int64]) -> Floats:
+    """Sum the rows of tables (..., S, S) over pools, (..., P, S); most pools have one symbol."""
+    _, first, sizes = np.unique(pool, return_index=True, return_counts=True)
+    rows = tables[..., first, :].astype(np.float64)
+    for index in np.flatnonzero(sizes > 1):
+        rows[..., index, :] = tables[..., pool == index, :].sum(axis=-2)
+    return rows
+
+
+def _whole_and_rests(tables: Floats) -> Floats:
+    """The sum of tables (G, P, P), and the sum without each: (1 + G, P, P)."""
+    whole = tables.sum(axis=0)
+    return np.concatenate([whole[None], whole - tables])
+
+
+def _projected(tables: Floats, left: Floats, right: Floats) -> Floats:
+    """u^T M v of M = `_normalised` of each table (..., P, P), which is not made."""
+    p = tables / tables.sum(axis=(-2, -1), keepdims=True)
+    rows = np.sqrt(p.sum(axis=-1))
+    columns = np.sqrt(p.sum(axis=-2))
+    from_left = np.divide(left, rows, out=np.zeros_like(rows), where=rows > 0)
+    from_right = np.divide(right, columns, out=np.zeros_like(columns), where=columns > 0)
+    ratios = np.sum(from_left * (p @ from_right[..., None])[..., 0], axis=-1)
+    return np.asarray(ratios - (rows @ left) * (columns @ right))
 
 
 def _normalised(pooled: Floats) -> Floats:
@@ -458,7 +536,8 @@ def decay_curves(
         data, beside, lags, symbols, edges, pool, threads, progress
     )
     parts = np.stack([histogram(data[start:stop]) for start, stop in pairwise(edges)])[:, symbols]
-    floors = np.array([expected_information(part) for part in (counts, *(counts[symbols] - parts))])
+    whole = counts[symbols]
+    floors = expected_informations(np.concatenate([whole[None], whole - parts]))
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
     information, floor = corrected(information, floors, parts, sizes, estimator)
     if layout:

@@ -55,7 +55,7 @@ def __getattr__(name: str) -> Any:
     """`generate`, the function of the package, which is loaded when it is asked for."""
     if name != "generate":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from plkernel.api import generate
+    from plkernel.api.models import generate
 
     return generate
 

@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
     """`inspect`, the function of the package, which is loaded when it is asked for."""
     if name != "inspect":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from plkernel.api import inspect
+    from plkernel.api.models import inspect
 
     return inspect
 

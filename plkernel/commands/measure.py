@@ -22,7 +22,7 @@ from plkernel.analysis.information.laws import (
     measure_corpus,
 )
 from plkernel.analysis.information.periods import UNITS
-from plkernel.api import measure
+from plkernel.api.texts import measure
 from plkernel.common import cli
 from plkernel.common.cli import counted, text_table
 from plkernel.common.files import (
@@ -33,7 +33,6 @@ from plkernel.common.files import (
     save_json,
     unescape,
 )
-from plkernel.config.spec import heading
 from plkernel.data import corpora
 from plkernel.data.names import byte_count, known_sequence
 from plkernel.data.symbols import (
@@ -153,7 +152,7 @@ def _read(
     """The text called `name`, its tokens, or the integers in a file of numpy."""
     if not is_vector_file(name):
         corpus = corpora.load(name, **reading)
-        with heading(f"{name}: "):
+        with cli.headed(f"{name}: "):
             if tokenizer is None:
                 return of_text(corpus, corpus.bytes)
             with cli.progress_bar(f"{name}, tokens") as progress:
@@ -169,7 +168,7 @@ def _read(
 def _check_all(texts: Mapping[str, SymbolText], max_lag: int, blocks: int) -> None:
     """Raise ValueError, before the first is measured, for a text that cannot be."""
     for name, text in texts.items():
-        with heading(f"{name}: "):
+        with cli.headed(f"{name}: "):
             check_data(text.data, max_lag, blocks, wide=True)
 
 
@@ -177,7 +176,7 @@ def _measured(name: str, text: SymbolText, options: dict[str, Any]) -> Measureme
     """The measurement of one text, beside the exact information where its law is known."""
     sequence = known_sequence(name) if text.unit == "byte" else None
     exact = sequence.mutual_information if sequence else None
-    with heading(f"{name}: "), cli.progress_bar(name) as progress:
+    with cli.headed(f"{name}: "), cli.progress_bar(name) as progress:
         return measure_corpus(
             text.corpus,
             text.data,

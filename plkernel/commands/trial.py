@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tyro
 
-from plkernel.api import trial
+from plkernel.api.studies import trial
 from plkernel.common import cli
 from plkernel.results.answer import advice, answer
 from plkernel.results.comparison import compare

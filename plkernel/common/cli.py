@@ -333,6 +333,15 @@ def told(error: BaseException) -> str:
     return shortened(f"{type(error).__name__}: {error}".removesuffix(": "), 300)
 
 
+@contextmanager
+def headed(head: str) -> Iterator[None]:
+    """Put `head` in front of every ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{head}{error}") from None
+
+
 def shortened(text: str, most: int = 1000) -> str:
     """Return one line of at most `most` characters, the middle of a longer one left out."""
     line = " ".join(text.split())

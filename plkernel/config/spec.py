@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
-from plkernel.common.cli import nearest
+from plkernel.common.cli import headed, nearest
 from plkernel.common.corpus_names import (
     RECALL,
     SYNTHETIC,
@@ -522,12 +522,11 @@ def heading(head: str, *within: str) -> Iterator[None]:
 
     within: the place in a spec of what is checked.
     """
-    try:
-        yield
-    except ValidationError as error:
-        raise ValueError(f"{head}{schema.explained(error, Spec, *within)}") from None
-    except ValueError as error:
-        raise ValueError(f"{head}{error}") from None
+    with headed(head):
+        try:
+            yield
+        except ValidationError as error:
+            raise ValueError(schema.explained(error, Spec, *within)) from None
 
 
 def _with(section: S, changes: Mapping[str, Any] | None, name: str) -> S:

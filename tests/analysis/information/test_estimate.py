@@ -57,6 +57,33 @@ def test_the_floor_of_much_data_is_that_of_wilks_by_sum_and_by_expansion(monkeyp
     assert expanded != expected_information(counts)  # two ways, not one
 
 
+def test_floors_of_several_corpora_are_those_of_each(monkeypatch):
+    """Whether their cells are summed together or apart."""
+    rng = np.random.default_rng(5)
+    counts = rng.integers(0, 400, (7, 30))  # cells are expanded about the mean, and summed
+    counts[3, 4:] = 0
+    alone = [expected_information(one) for one in counts]
+    assert estimate.expected_informations(counts).tolist() == alone
+    monkeypatch.setattr(estimate, "CELLS_AT_ONCE", 1000)  # two at a time
+    assert estimate.expected_informations(counts).tolist() == alone
+
+
+def test_a_projected_table_is_the_normalised_one_between_its_vectors():
+    rng = np.random.default_rng(6)
+    tables = rng.integers(0, 9, (4, 6, 6)).astype(float)
+    tables[1, 2] = tables[1, :, 3] = 0  # symbols that do not occur
+    left, right = rng.standard_normal((2, 6))
+    direct = np.einsum("i,gij,j->g", left, estimate._normalised(tables), right)
+    np.testing.assert_allclose(estimate._projected(tables, left, right), direct, atol=1e-12)
+
+
+def test_rows_of_a_pool_are_summed():
+    tables = np.random.default_rng(7).integers(0, 9, (3, 5, 5))
+    pool = np.array([2, 0, 2, 1, 2])
+    one_of = (pool[:, None] == np.arange(3)).astype(float)
+    np.testing.assert_array_equal(estimate._pooled(tables, pool), one_of.T @ tables @ one_of)
+
+
 def blocks_of(first, second, symbols, blocks=10):
     parts = zip(np.array_split(first, blocks), np.array_split(second, blocks), strict=True)
     return np.stack([table_of(a, b, symbols) for a, b in parts])
@@ -129,7 +156,7 @@ def test_replicates_are_the_mean_of_pseudo_values_without_one_of_them(sizes):
 @pytest.mark.parametrize(("row", "column"), [(800, 800), (500, 1100), (1500, 300)])
 def test_the_expansion_of_a_cell_is_its_sum_to_the_next_order(row, column):
     """Its terms are of order 1, 1/mean; what is left out is of order 1/mean**2."""
-    cell = (np.array([float(row)]), np.array([float(column)]), 2000.0)
+    cell = tuple(np.array([float(value)]) for value in (row, column, 2000))
     mean = row * column / 2000
     assert estimate._expanded(*cell)[0] == pytest.approx(
         estimate._summed(*cell)[0], rel=1e-13, abs=1 / mean**2

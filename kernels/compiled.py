@@ -12,6 +12,7 @@ own threads would not do: at the end of a region its caller waits for all of the
 """
 
 import hashlib
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from typing import Any
 import numba
 from filelock import FileLock
 from numba.core.caching import IndexDataCacheFile
+
+from plkernel.kernels.waiting import is_chosen
 
 TRIAL = 8
 """Calls with help that are judged together."""
@@ -149,6 +152,7 @@ class Helpers:
         if self.computed < LEAST * self.seconds:
             self.alone = self.pause
             self.pause = min(2 * self.pause, LONGEST_PAUSE)
+            _say_that_cores_are_busy()
         else:
             self.pause = FIRST_PAUSE
         self._begin_trial()
@@ -195,6 +199,21 @@ class Helpers:
         start = time.thread_time()
         work()
         return time.thread_time() - start
+
+
+@cache
+def _say_that_cores_are_busy() -> None:
+    """Say once why a program may be slower with several threads, and what would help.
+
+    A log, not a warning: it must not become an error in the middle of a gradient.
+    """
+    if not is_chosen():
+        logging.getLogger("plkernel").warning(
+            "plkernel: another process keeps cores busy, so that its kernels go on with one thread."
+            " torch's own threads wait for each other at every operator, which can take longer than"
+            " with one: set OMP_WAIT_POLICY=PASSIVE before torch is imported, or call"
+            " torch.set_num_threads(1)"
+        )
 
 
 _helpers: dict[int, Helpers] = {}  # by the number of threads

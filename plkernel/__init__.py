@@ -10,9 +10,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from plkernel.kernels.waiting import is_chosen
+
 __version__ = "0.1.0"
 
-_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 _COMMANDS = ("-m", "plkernel", "plkernel.exe", "plkernel-script.py")
 
 
@@ -28,7 +29,7 @@ if os.path.basename("".join(sys.argv[:1])) in _COMMANDS:
     # A command, whose torch and numpy are still to be loaded: between operators their threads
     # sleep. As they come they spin for some milliseconds after each, on cores that the compiled
     # kernels and other processes could use.
-    if not any(name in os.environ for name in _WAITING):
+    if not is_chosen():
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2**4 cycles, the least
     sys.excepthook = _interrupted

@@ -4,6 +4,7 @@ its sources.
 
 import gc
 import json
+import logging
 import math
 import os
 import shutil
@@ -22,7 +23,7 @@ import pytest
 import torch
 from operators import OPERATORS, SCAN, Operator
 
-from plkernel.kernels import chunks, compiled
+from plkernel.kernels import chunks, compiled, waiting
 from plkernel.kernels.scan import cpu as scan_cpu
 
 
@@ -219,6 +220,36 @@ def test_threads_that_only_take_turns_are_left_out_ever_longer_until_they_help_a
     )  # the next pause is a short one
 
 
+@pytest.mark.parametrize("chosen", [None, "PASSIVE"])
+def test_it_is_said_once_that_cores_are_busy_unless_threads_sleep(
+    monkeypatch: pytest.MonkeyPatch, chosen: str | None
+) -> None:
+    for name in waiting.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    if chosen:
+        monkeypatch.setenv(waiting.VARIABLES[0], chosen)
+    machine = Machine()
+    helpers = compiled.Helpers(machine, 1)
+    monkeypatch.setattr(compiled, "time", machine)
+    lines: list[str] = []
+    monkeypatch.setattr(logging.getLogger("plkernel"), "warning", lines.append)
+    compiled._say_that_cores_are_busy.cache_clear()
+
+    def said(cores: int) -> int:
+        """How many lines of the log trials on so many cores make."""
+        machine.cores = cores
+        for _ in range(10 * compiled.LONGEST_PAUSE):
+            helpers.share(machine.work)
+        return len(lines)
+
+    assert said(2) == 0
+    assert said(1) == (chosen is None)
+    assert said(1) == (chosen is None)
+    if chosen is None:
+        assert "torch.set_num_threads(1)" in lines[0]
+    compiled._say_that_cores_are_busy.cache_clear()
+
+
 KERNEL = """
 from plkernel.kernels.compiled import jit
 from plkernel.kernels.toy.helper import tripled
@@ -263,7 +294,8 @@ def toy(tmp_path: Path) -> Path:
     kernels = tmp_path / "plkernel" / "kernels"
     (kernels / "toy").mkdir(parents=True)
     (tmp_path / "plkernel" / "__init__.py").touch()
-    shutil.copy(compiled.__file__, kernels)
+    for module in (compiled, waiting):
+        shutil.copy(str(module.__file__), kernels)
     (kernels / "toy" / "cpu.py").write_text(KERNEL)
     (kernels / "toy" / "helper.py").write_text(HELPER.format(factor=3))
     return kernels / "toy"

@@ -62,6 +62,8 @@ UNDATED: dict[str, dict[str, Any]] = {
 }
 """Metadata without the time, by kind of file."""
 
+ABOVE: dict[str, Any] = {"y": 1.0}
+"""Place of a title with nothing between it and the axes; to look for one is a tenth of a layout."""
 FAINTEST = 1e-6
 """Share of its largest value below which a curve is cut off."""
 LAW: dict[str, Any] = {"color": INK, "lw": 4, "alpha": 0.18, "solid_capstyle": "butt", "zorder": 1}
@@ -109,20 +111,39 @@ def rendered(figure: "Figure", kinds: Sequence[str] = ("pdf", "png", "svg")) -> 
 
 def _escape_control_characters(figure: "Figure") -> None:
     """Put escapes in place of characters in the figure's texts that have no shape."""
+    from matplotlib.axis import Axis
     from matplotlib.text import Text
 
-    for text in figure.findobj(Text):
-        words: str = text.get_text()  # type: ignore[attr-defined]
-        shown = "".join(_escaped(character) for character in words)
-        if shown != words:
-            text.set_text(shown)  # type: ignore[attr-defined]
+    waiting: list[Any] = [figure]
+    while waiting:
+        artist = waiting.pop()
+        if isinstance(artist, Text):
+            artist.set_text(_escaped(artist.get_text()))
+        if isinstance(artist, Axis):
+            # Its ticks are made anew for every layout, at much cost, and take their labels from it.
+            waiting += [artist.label, artist.offsetText]
+            _escape_tick_labels(artist)
+        else:
+            waiting += artist.get_children()
 
 
-def _escaped(character: str) -> str:
-    """A character, or its escape if it has no shape."""
-    if character.isprintable() or character == "\n":
-        return character
-    return ascii(character)[1:-1]
+def _escape_tick_labels(axis: "Axis") -> None:
+    """Let an axis escape the labels that were given to it; those of other axes are numbers."""
+    from matplotlib.ticker import FixedFormatter, FuncFormatter
+
+    label = axis.get_major_formatter()
+    if isinstance(label, FixedFormatter | FuncFormatter):
+        axis.set_major_formatter(FuncFormatter(lambda value, at: _escaped(label(value, at))))
+
+
+def _escaped(words: str) -> str:
+    """Words with escapes of the characters that have no shape."""
+    if words.replace("\n", "").isprintable():
+        return words
+    return "".join(
+        character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
+        for character in words
+    )
 
 
 def _fix_layout(figure: "Figure") -> None:

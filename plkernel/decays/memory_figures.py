@@ -8,6 +8,7 @@ import numpy as np
 
 from plkernel.analysis.exponentials import power_law
 from plkernel.analysis.figures.style import (
+    ABOVE,
     COLUMN_WIDTH,
     FAINTEST,
     GREY,
@@ -188,7 +189,7 @@ def _panels(
     for axes in grid[len(panels) :]:
         axes.set_axis_off()
     for index, (axes, panel) in enumerate(zip(grid, panels, strict=False)):
-        axes.set_title(panel.title, fontsize=7)
+        axes.set_title(panel.title, fontsize=7, **ABOVE)
         axes.set_xlabel(labels[0] if index + columns >= len(panels) else "")
         axes.set_ylabel(labels[1] if index % columns == 0 else "")
     before = {"color": BEFORE_COLOUR, "lw": 1.5, "ls": dashes, "label": "at initialisation"}

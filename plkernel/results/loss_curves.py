@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plkernel.analysis.figures.style import (
+    ABOVE,
     COLUMN_WIDTH,
     INK,
     PAGE_WIDTH,
@@ -134,7 +135,7 @@ def _set_title(axes: "Axes", title: str) -> None:
     """Set a title, smaller where a line of it would not fit."""
     longest = max(len(line) for line in title.split("\n"))
     scale = min(1.0, max(0.6, LONGEST_TITLE / longest))
-    axes.set_title(title, fontsize=8.0 * scale)
+    axes.set_title(title, fontsize=8.0 * scale, **ABOVE)
 
 
 def difference_limits(arms: ArmCurves) -> tuple[float, float]:

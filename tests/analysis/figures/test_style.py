@@ -1,9 +1,11 @@
 """Ticks of logarithmic axes, which all figures share."""
 
+from xml.etree import ElementTree
+
 import pytest
 from matplotlib.figure import Figure
 
-from plkernel.analysis.figures.style import decades
+from plkernel.analysis.figures.style import decades, rendered, style
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,24 @@ def test_a_log_axis_has_two_ticks_or_more_in_view(
     ticks = [float(at) for at in axes.get_yticks() if low <= at <= high]
     assert ticks == pytest.approx(wanted)
     assert axes.yaxis.get_major_formatter()(wanted[0], 0) == f"{wanted[0]:g}"
+
+
+def test_characters_without_a_shape_are_escaped_wherever_they_stand() -> None:
+    """An SVG may not hold them. Labels of ticks are made anew at every layout."""
+    with style():
+        figure = Figure()
+        axes, other = figure.subplots(1, 2)
+        axes.plot([0, 1], [0, 1], label="key\x07")
+        axes.legend()
+        axes.set_title("title\x07\nof two lines")
+        axes.set_xlabel("axis\x07")
+        axes.set_yticks([0, 1], ["tick\x07", "caf\xe9"])
+        axes.annotate("note\x07", (0, 0))
+        other.set_xticks([0, 1])
+        figure.suptitle("heading\x07")
+    (svg,) = rendered(figure, ["svg"]).values()
+    texts = ElementTree.fromstring(svg).itertext()
+    words = {text.strip() for text in texts}
+    escaped = ("key", "title", "axis", "tick", "note", "heading")
+    assert words >= {f"{word}\\x07" for word in escaped}
+    assert words >= {"of two lines", "caf\xe9", "0", "1"}

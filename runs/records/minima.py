@@ -31,6 +31,7 @@ CURVES = (
     "rates-warmup-wide",
     "rates-bare",
     "rates-warmup-bare",
+    "rates-bare-longer",
 )
 """Studies of curves over learning rates."""
 STARTS = {"short-matched": "short", "concentrated": "concentrated"}

@@ -493,6 +493,7 @@ AVERAGED = (
     "post-text-weighted",
     "rates",
     "rates-bare",
+    "rates-bare-longer",
     "rates-longer",
     "rates-lru",
     "rates-lru-longer",
@@ -857,11 +858,15 @@ def minimum_rise(study: str, curve: str, before: str, text: str) -> Estimate:
 
 
 @number
-def minimum_fall(study: str, later: str, curve: str, text: str) -> Estimate:
-    """Return by how much less a curve leads in a later study, of other seeds, by Welch's t."""
+def minimum_fall(study: str, later: str, curve: str, text: str, there: str = "") -> Estimate:
+    """Return by how much less a curve leads in a later study, of other seeds, by Welch's t.
+
+    there: what it is called in the later study, where that is something else.
+    """
+    places = ((study, curve), (later, there or curve))
     leads = [
-        -np.array(list(minimum_difference(one, curve, text).per_seed.values()))
-        for one in (study, later)
+        -np.array(list(minimum_difference(one, name, text).per_seed.values()))
+        for one, name in places
     ]
     interval = ttest_ind(*leads, equal_var=False).confidence_interval()
     return Estimate(float(leads[0].mean() - leads[1].mean()), *map(float, interval))

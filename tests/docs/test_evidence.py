@@ -206,6 +206,7 @@ DESIGN = {
         "0.082",
         "0.1",
         "0.363",
+        "0.290",
         "1.2",
         "4.9",
     },
@@ -1040,6 +1041,25 @@ def test_a_longer_warm_up_leaves_the_lead_with_256_channels() -> None:
     assert pilot.high < 0
 
 
+def test_without_a_gain_short_half_lives_lead_after_four_times_the_text() -> None:
+    study = "rates-bare-longer"
+    declared = sentences.record(f"{study}/report/table.json")["declared"]["hypotheses"]
+    assert [row["verdict"] for row in declared] == ["confirmed"] * 4
+    rows = finished_rows(study)
+    assert len(rows) == 96
+    ends = [one.baseline + one.val.mean for one in minima.comparisons() if one.megabytes > 2]
+    assert min(ends) == pytest.approx(sentences.minimum(study, "short-matched", "val"))
+    (counts,) = sentences.record(f"{study}/references.json")["references"]
+    for text, key in (("val", "final_val_bpb"), ("test", "test_bpb")):
+        of_four, of_five = counts[f"{text}_bpb"][3:5]
+        assert min(row["result"][key] for row in rows) > of_five
+        log_spaced = [row["result"][key] for row in rows if row["arm"].startswith("log-spaced")]
+        assert min(log_spaced) > of_four
+        for rate in ("0.004", "0.008", "0.016"):
+            losses = [row["result"][key] for row in rows if row["arm"] == f"short-matched_{rate}"]
+            assert (statistics.fmean(losses) < of_four) == (text == "test")
+
+
 def test_minima_of_every_study_of_curves_are_those_of_its_report() -> None:
     """The table in docs/evidence/rates.md against the reports, whose differences are by t too."""
     short = [one for one in minima.comparisons() if one.start == "short"]
@@ -1056,7 +1076,7 @@ def test_minima_of_every_study_of_curves_are_those_of_its_report() -> None:
             assert one.val.high < 0
             assert one.test.high < 0
     longer = {one.gain: one.val.high for one in short if one.megabytes > 2}
-    assert longer["EMA"] < 0 < longer["LRU"]
+    assert longer["none"] < longer["EMA"] < 0 < longer["LRU"]
     concentrated = {one.study: one for one in minima.comparisons() if one.start == "concentrated"}
     by_less = [
         one.study

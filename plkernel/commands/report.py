@@ -91,17 +91,18 @@ def write_comparison(
     comparison: Comparison, out: Path, formats: Sequence[FigureFormat] = ()
 ) -> Path:
     """Write report.html, table.json, and figures in `formats` to `out`; return the page."""
-    from plkernel.analysis.figures.style import rendered
+    from plkernel.analysis.figures.style import many_objects, rendered
     from plkernel.results.figures import drawings
 
     refuse_links(out)
     drawn = []
     progress = tqdm(drawings(comparison), desc="figures", unit="figure", leave=False, disable=None)
-    for drawing in progress:
-        files = rendered(drawing.figure, kinds=list(dict.fromkeys(["svg", *formats])))
-        drawn.append((drawing, files["svg"]))
-        for kind in formats:
-            atomic_write(out / f"{drawing.name}.{kind}", files[kind])
+    with many_objects():
+        for drawing in progress:
+            files = rendered(drawing.figure, kinds=list(dict.fromkeys(["svg", *formats])))
+            drawn.append((drawing, files["svg"]))
+            for kind in formats:
+                atomic_write(out / f"{drawing.name}.{kind}", files[kind])
     words = {
         "answer": answer(comparison),
         "summary": overview(comparison),

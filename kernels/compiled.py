@@ -203,16 +203,16 @@ class Helpers:
 
 @cache
 def _say_that_cores_are_busy() -> None:
-    """Say once why a program may be slower with several threads, and what would help.
+    """Say once why a second thread brings nothing, and what would help.
 
-    A log, not a warning: it must not become an error in the middle of a gradient.
+    Where other processes leave cores alone, it is torch's own threads that keep them busy. A log,
+    not a warning: it must not become an error in the middle of a gradient.
     """
     if not is_chosen():
         logging.getLogger("plkernel").warning(
-            "plkernel: another process keeps cores busy, so that its kernels go on with one thread."
-            " torch's own threads wait for each other at every operator, which can take longer than"
-            " with one: set OMP_WAIT_POLICY=PASSIVE before torch is imported, or call"
-            " torch.set_num_threads(1)"
+            "plkernel: a second thread does not make its kernels faster here, since cores are busy"
+            " with other processes, or with torch's own threads, which spin between operators; set"
+            " OMP_WAIT_POLICY=PASSIVE before torch is imported, or call torch.set_num_threads(1)"
         )
 
 

@@ -65,7 +65,8 @@ class Sampling:
         # A tiny temperature sends all but the largest to 0.
         with np.errstate(over="ignore", under="ignore"):
             weights = np.exp(below / self.temperature)
-        return nucleus(weights / weights.sum(), self.top_p)
+            p = weights / weights.sum()
+        return nucleus(p, self.top_p)
 
     def choose(self, logits: ArrayLike, uniform: float) -> int:
         """The symbol at `uniform`, in [0, 1), of the cumulative probabilities."""

@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,9 @@ from plkernel.analysis.results import Result
 from plkernel.api import studies, texts
 from plkernel.api.models import TextLosses, TrainedRun
 from plkernel.config.reading import load_spec
+from plkernel.models.init import initialise_
 from plkernel.models.power_law import check_writable, decays_, projection_
+from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.training.loop import prepare, run_training
 
 ROOT = Path(__file__).parent.parent
@@ -261,7 +264,7 @@ def judged(model: object, **options: object) -> object:
         (lambda: plkernel.evaluate(uniform), "text must be given"),
         (
             lambda: plkernel.evaluate(uniform, b"short"),
-            "text must hold one window of context",
+            "text must hold one window of context .* give a longer text or a smaller context",
         ),
         (
             lambda: plkernel.evaluate(uniform, b"text" * 99, context=0),
@@ -574,8 +577,9 @@ def test_influence_is_drawn_by_its_seed() -> None:
     )
     assert first.bits == again.bits
     assert first.bits != other.bits
-    with pytest.raises(ValueError, match="seed must be at least 0, got -1"):
-        plkernel.influence(bigram, TEXT, context=32, seed=-1)
+    for seed in (-1, 2**63):
+        with pytest.raises(ValueError, match=f"seed must lie between 0 and .*, got {seed}"):
+            plkernel.influence(bigram, TEXT, context=32, seed=seed)
 
 
 def test_modules_are_in_the_mode_in_which_they_were() -> None:
@@ -722,3 +726,67 @@ def test_what_is_no_path_and_no_module_is_told_by_its_type() -> None:
         assert message in str(told.value)
         assert "\n" not in str(told.value)
         assert len(str(told.value)) < 150
+
+
+@pytest.mark.parametrize("wrap", [partial(torch.compile, backend="eager"), torch.nn.DataParallel])
+def test_a_wrapped_model_is_cut_where_its_patches_begin(wrap: Callable[..., Any]) -> None:
+    patched = SSM(SSMConfig(dim=8, layers=1, patch=4, mode="causal"))
+    model = initialise_(patched, "transformers_default", 0)
+    found = plkernel.truncation(wrap(model), TEXT, context=32, windows=4)
+    alone = plkernel.truncation(model, TEXT, context=32, windows=4)
+    assert found.given == alone.given == (4, 8, 16, 32)
+    assert found.bpb == alone.bpb
+    assert plkernel.generate(wrap(model), count=4) == plkernel.generate(model, count=4)
+    sees_ahead = SSM(SSMConfig(dim=8, layers=1, patch=2, mode="published"))
+    with pytest.raises(ValueError, match="got patching mode 'published', which sees ahead"):
+        plkernel.evaluate(wrap(sees_ahead), TEXT, context=32)
+
+
+def test_a_run_is_opened_and_drawn_without_a_random_number(run: TrainedRun) -> None:
+    before = torch.get_rng_state()
+    assert run.model.config.dim == 16
+    run.plot()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_run_is_opened_in_its_own_type_and_on_the_cpu(run: TrainedRun) -> None:
+    expected = run.evaluate(windows=2).bits_per_byte
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        assert plkernel.load_run(run.path).evaluate(windows=2).bits_per_byte == expected
+        assert torch.empty(1).dtype == torch.float64
+        assert torch.empty(1).is_meta
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train": {"context": "x"}}, "train.context was 32, is now 'x'"),
+        ({"train": {"context": None}}, "train.context was 32, is now None"),
+        ({"train": None}, "train was .*, is now None"),
+        ({"corpus": 5}, "config.json must describe a model"),
+        ([], r"config.json must hold an object, got \[\]"),
+    ],
+)
+def test_a_damaged_configuration_of_a_run_is_told_before_it_is_used(
+    run: TrainedRun, changes: Any, message: str
+) -> None:
+    config: Any = changes
+    if changes:
+        ((name, value),) = changes.items()
+        part = {**run.config[name], **value} if isinstance(value, dict) else value
+        config = {**run.config, name: part}
+    (run.path / "config.json").write_text(json.dumps(config))
+    for measure in (run.evaluate, run.truncation, run.influence):
+        with pytest.raises(ValueError, match=message):
+            measure(windows=2)
+
+
+def test_a_run_whose_text_is_elsewhere_says_how_another_is_given(run: TrainedRun) -> None:
+    Path(run.config["corpus"]["name"]).write_text("another text\n" * 999)
+    with pytest.raises(ValueError, match=r"another sha256; name one with text=$"):
+        run.evaluate()

@@ -29,7 +29,7 @@ from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.sampling import Sampling, continuation, nucleus
 from plkernel.models.ssm import SSM, SSMConfig
 from plkernel.training.build import Model
-from plkernel.training.checkpoint import open_model
+from plkernel.training.checkpoint import open_model, save_model
 from plkernel.training.loop import prepare, run_training
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -173,6 +173,12 @@ def test_the_nucleus_is_the_smallest_set_that_reaches_top_p() -> None:
         assert np.flatnonzero(nucleus(np.full(256, 1 / 256), k / 256)).tolist() == list(range(k))
 
 
+def test_a_small_temperature_raises_no_error_of_numpy() -> None:
+    """exp(-740) is subnormal, and is rounded again where it is divided by the sum."""
+    with np.errstate(all="raise"):
+        assert Sampling(1e-3).choose([1.0, 1.0, 1.0, 0.26], 0.5) == 1
+
+
 def test_temperature_zero_takes_the_first_of_equals_and_refuses_what_is_not_finite() -> None:
     for u in (0.0, 0.5, 1 - 2**-53):
         assert Sampling(0.0).choose(LOGITS, u) == Sampling(1e-310).choose(LOGITS, u) == 4
@@ -265,7 +271,7 @@ def test_mistakes_are_one_line(
         ([str(other / "model.gguf")], "plkernel.inspect reads the decays of others"),
         ([str(tmp_path / "out")], "study"),
         ([str(tmp_path / "missing.pth")], "missing.pth"),
-        ([str(folder), "--bytes", "0"], "bytes must be at least 1, got 0"),
+        ([str(folder), "--bytes", "0"], "bytes must lie between 1 and 9223372036854775807, got 0"),
         ([str(folder), "--threads", "0"], "threads must lie between 1 and 1024, got 0"),
         ([str(folder), "--seed", "-1"], "seed must lie between 0 and"),
         ([str(folder), "--temperature", "-1"], "temperature must be at least 0"),
@@ -311,14 +317,34 @@ def test_wrong_arguments_of_the_function_are_named() -> None:
         plkernel.generate(model, count=-1)
     with pytest.raises(ValueError, match="count must be a whole number"):
         plkernel.generate(model, count=1.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"count must be at most {sys.maxsize}, got "):
+        plkernel.generate(model, count=sys.maxsize + 1)
     with pytest.raises(ValueError, match="seed must lie between 0"):
         plkernel.generate(model, seed=-1)
-    with pytest.raises(ValueError, match="a run or a model of plkernel, got Linear"):
+    with pytest.raises(ValueError, match=r"\(plkernel.load_run opens one\), got 'runs/out/a'"):
+        plkernel.generate("runs/out/a")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"of plkernel \(.*load_run.*\), got Linear"):
         plkernel.generate(torch.nn.Linear(2, 2))  # type: ignore[arg-type]
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
     with pytest.raises(FloatingPointError, match="logits must be finite"):
         plkernel.generate(model)
+
+
+def test_a_file_keeps_its_content_where_no_byte_can_be_drawn(tmp_path: Path) -> None:
+    """Of a model that has diverged; and a file of the model is never written."""
+    model = build("finch")
+    with torch.no_grad():
+        next(model.parameters()).fill_(torch.nan)
+    folder = tmp_path / "model"
+    save_model(folder, model, "diverged")
+    out = tmp_path / "bytes"
+    out.write_bytes(b"earlier")
+    with pytest.raises(FloatingPointError, match="logits must be finite"):
+        generate(folder, out=out)
+    assert out.read_bytes() == b"earlier"
+    with pytest.raises(ValueError, match="out must be another file than those that are read"):
+        generate(folder, out=folder / "checkpoint.safetensors")
 
 
 @pytest.mark.slow

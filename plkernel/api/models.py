@@ -1,6 +1,7 @@
 """What a trained model does: its losses, its use of context, its continuations, its decays."""
 
 import numbers
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from plkernel.analysis.nodes import check_numbers, check_numbers_or_none
 from plkernel.analysis.results import Result
 from plkernel.api.texts import Text, path_of, read_text
 from plkernel.common import cli
-from plkernel.common.files import CONFIG, METRICS, brief, load_json, read_lines, refuse_study
+from plkernel.common.files import CONFIG, METRICS, brief, load_object, read_lines, refuse_study
 from plkernel.context.measures import BATCH, UNTRAINED_CONTEXT
 
 if TYPE_CHECKING:
@@ -136,9 +137,6 @@ def influence(
     """
     from plkernel.training import evaluate as measures
 
-    check_numbers(numbers.Integral, seed=seed)
-    if seed < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}")
     with _opened(model, text, context, windows, batch) as (predict, data, _):
         return measures.influence(predict, data, lags, batch, seed=seed)
 
@@ -154,14 +152,17 @@ def generate(
 ) -> bytes:
     """`count` bytes that follow the prompt, drawn from the model one after the other.
 
-    model        a `TrainedRun`, or a model of plkernel: it must take and return a state
+    model        a `TrainedRun`, or a model of plkernel, which may be compiled or in a DataParallel:
+                 it must take and return a state
     prompt       bytes, or a text in UTF-8; a newline if empty
     temperature  divides the logits; 0 always takes the likeliest byte
     top_p        draw only from the likeliest bytes that together have this probability
     seed         of the random numbers, one for each byte
 
     Memory and time for a byte do not grow with their number. One by one, without end:
-    `plkernel.models.sampling.continuation`. As plkernel.generate.
+    `plkernel.models.sampling.continuation`. Raises ValueError for arguments of another kind, and
+    FloatingPointError for a model whose logits are not finite, as after a divergence. As
+    plkernel.generate.
     """
     from itertools import islice
 
@@ -172,11 +173,15 @@ def generate(
     check_numbers(temperature=temperature, top_p=top_p)
     if count < 0:
         raise ValueError(f"count must be at least 0, got {count}")
+    if count > sys.maxsize:
+        raise ValueError(f"count must be at most {sys.maxsize}, got {count}")
     opened: Any = model.model if isinstance(model, TrainedRun) else model
+    if not hasattr(opened, "initial_state"):
+        opened = _unwrapped(opened)
     if isinstance(opened, type) or not hasattr(opened, "initial_state"):
         raise ValueError(
-            f"model must be a run or a model of plkernel, got {type(model).__name__}; others carry"
-            " no state"
+            "model must be a run or a model of plkernel (plkernel.load_run opens one), got"
+            f" {brief(model)}; others carry no state"
         )
     text = _prompt_bytes(prompt)
     sampling = Sampling(temperature, top_p, seed)
@@ -271,7 +276,7 @@ class TrainedRun(Result):
     @property
     def config(self) -> dict[str, Any]:
         """Content of config.json: corpus, model, arm, training."""
-        return dict(load_json(self.path / CONFIG))
+        return load_object(self.path / CONFIG)
 
     @property
     def metrics(self) -> "DataFrame":
@@ -354,8 +359,12 @@ def _opened(
     from plkernel.training.build import Model
     from plkernel.training.evaluate import patch_of, predictor
 
-    taken = _taken_windows(model, text, context, windows, batch, disjoint)
+    # Opened first, which holds the configuration of a run against its checkpoint.
     opened: Any = model.model if isinstance(model, TrainedRun) else model
+    taken = _taken_windows(model, text, context, windows, batch, disjoint)
+    inner = _unwrapped(opened)
+    if isinstance(inner, Model):
+        opened = inner
     with modes_kept(opened):
         if isinstance(opened, Model):
             device = next(opened.parameters()).device
@@ -364,6 +373,19 @@ def _opened(
             predict = _checked(opened)
             check_causal(predict, taken, batch)
             yield predict, taken, 1
+
+
+def _unwrapped(model: Any) -> Any:
+    """The model inside what torch.compile, DataParallel and DDP return; any other as it is."""
+    from torch import nn
+
+    while isinstance(model, nn.Module):
+        parallel = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
+        inner = model._modules.get("module" if parallel else "_orig_mod")
+        if inner is None:
+            break
+        model = inner
+    return model
 
 
 def _taken_windows(
@@ -395,15 +417,17 @@ def _taken_windows(
             "text must be given for a run on recall, which predicts answers alone; python -m"
             " plkernel.inspect evaluates these"
         )
-    data = validation_text(config, None, "text")[1] if text is None else read_text(text)[1]
-    length = (
-        config.get("train", {}).get("context", UNTRAINED_CONTEXT) if context is None else context
-    )
+    if text is None:
+        _, data, _ = validation_text(config, None, "text", in_python=True)
+    else:
+        data = read_text(text)[1]
+    trained = config.get("train") or {}
+    length = trained.get("context", UNTRAINED_CONTEXT) if context is None else context
     if min(length, windows, batch) < 1:
         raise ValueError(
             f"context, windows and batch must be at least 1, got {length}, {windows} and {batch}"
         )
-    check_holds_window(data.size, length, "text")
+    check_holds_window(data.size, length, "text", "give a longer text or a smaller context")
     draw = fixed_windows if disjoint else spread_windows
     return draw(data, length, windows)
 

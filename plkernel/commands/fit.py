@@ -23,7 +23,7 @@ from plkernel.analysis.nodes import (
     output_std,
 )
 from plkernel.common import cli
-from plkernel.common.files import FigureFormat, check_folder, save_figure, save_json
+from plkernel.common.files import FigureFormat, check_apart, check_folder, save_figure, save_json
 
 __all__ = ["command", "fit", "render"]
 
@@ -107,6 +107,7 @@ def command(
     """
     check_placement_options(nodes, tempering=tempering, loss=loss)
     check_folder(out, "out")
+    check_apart({"out": out / "fit.json"}, [corpus])
     check_design(max_lag, channels, "channels")  # before any node is placed
     wanted = _kernel(beta, corpus, target, kernel, lag, max_lag)
     result = fit(values=wanted.target.raised(POWERS[kernel]), terms=terms)

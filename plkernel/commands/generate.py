@@ -8,14 +8,14 @@ import sys
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Protocol
 
 import tyro
 
 from plkernel.common import cli
-from plkernel.common.files import check_file, refuse_study
+from plkernel.common.files import check_apart, check_file, files_of, naming, refuse_study
 from plkernel.models import Device
 
 MOST_THREADS = 1024
@@ -91,12 +91,13 @@ def command(
         device: Where the model runs; a GPU pays for wide models only.
         threads: Threads on a CPU.
     """
-    if count < 1:
-        raise ValueError(f"bytes must be at least 1, got {count}")
+    if not 1 <= count <= sys.maxsize:
+        raise ValueError(f"bytes must lie between 1 and {sys.maxsize}, got {count}")
     if not 1 <= threads <= MOST_THREADS:
         raise ValueError(f"threads must lie between 1 and {MOST_THREADS}, got {threads}")
     if prompt and prompt_file:
         raise ValueError(f"prompt must be left out beside prompt_file, got {prompt!r}")
+    check_apart({"out": out}, [*files_of(model), prompt_file])
     if out is not None and (os.path.isdir(out) or not os.path.exists(out)):
         check_file(out, "out")  # a file that is there, or a device, is opened as it is
     refuse_study(cli.existing(model, "model"), "model")
@@ -114,8 +115,9 @@ def command(
     place = choose_device(device)
     opened = read(model).eval() if model.suffix == ".pth" else open_model(model)[0]
     drawn = continuation(opened.to(place), text, sampling)
+    first = next(drawn)  # a file stays as it is where no byte can be drawn
     with destination(out) as writer:
-        write(islice(drawn, count), writer)
+        write(chain([first], islice(drawn, count - 1)), writer)
 
 
 def read_prompt(prompt: str, file: Path | None) -> bytes:
@@ -134,7 +136,7 @@ def destination(out: Path | None) -> Iterator[Writer]:
     """Where the bytes go: a file, a terminal, whose line is ended, or standard output as it is."""
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with out.open("wb") as file:
+        with naming(out), out.open("wb") as file:
             yield file
         return
     stream = sys.stdout.buffer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from plkernel.common import cli
-from plkernel.common.files import refuse_study
+from plkernel.common.files import files_of, refuse_study
 
 if TYPE_CHECKING:
     from plkernel.decays.inspection import Parts
@@ -84,7 +84,8 @@ def command(
     from plkernel.decays.inspection import is_other_software
     from plkernel.decays.memory_figures import model_figure
 
-    check_outputs(json, figure, windows=(windows, 1), tokens=(tokens, 2))
+    read = [*files_of(model), corpus, compare, text, decays]
+    check_outputs(json, figure, read, windows=(windows, 1), tokens=(tokens, 2))
     is_foreign = is_other_software(model)
     refuse_study(model, "model")
     code = None

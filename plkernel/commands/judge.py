@@ -10,6 +10,7 @@ from plkernel.common import cli
 from plkernel.common.files import (
     FigureFormat,
     atomic_write,
+    check_apart,
     check_folder,
     check_regular,
     end_of_name,
@@ -81,6 +82,7 @@ def command(
         stating = read_hypotheses(hypotheses)
     out = out or Path("runs/out") / f"judge-{end_of_name(rows.resolve().stem)}"
     check_folder(out, "out")
+    check_apart({"out": out / "judge.json"}, [rows, hypotheses])
     every = read_rows(rows, columns)
     values, used = last_values(every, at)
     note = early_note(every, used, baseline, stating) if at is None else None

@@ -27,6 +27,7 @@ from plkernel.common import cli
 from plkernel.common.cli import counted, text_table
 from plkernel.common.files import (
     FigureFormat,
+    check_apart,
     check_folder,
     end_of_name,
     save_figure,
@@ -120,6 +121,7 @@ def command(
     if threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
     check_folder(out, "out")
+    check_apart({"out": out / "measure.json"}, names)
     most = None if max_bytes is None else byte_count(str(max_bytes))
     reading: Any = {"max_bytes": most, "separator": unescape(separator), "column": column}
     check_measured(tokenizer, measured)

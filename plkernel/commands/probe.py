@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from plkernel.common import cli
-from plkernel.common.files import refuse_study
+from plkernel.common.files import files_of, refuse_study
 from plkernel.context.measures import BATCH
 from plkernel.models import Device
 
@@ -72,6 +72,7 @@ def probe(
     check_outputs(
         json,
         figure,
+        [*files_of(target), text],
         windows=(windows, 1),
         batch=(batch, 1),
         context=(context, 1),

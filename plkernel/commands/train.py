@@ -47,10 +47,8 @@ def command(
     check_folder(folder, "out")
     if arm is None:
         others = ", ".join(repr(name) for name in spec.arms if name != spec.baseline)
-        print(
-            f"arm {spec.baseline!r}, the baseline, as --arm names none; others: {others}",
-            file=sys.stderr,
-        )
+        hint = f"; others: {others}" if others else ""
+        print(f"arm {spec.baseline!r}, the baseline, as --arm names none{hint}", file=sys.stderr)
     spec = settled_for(spec, chosen, folder)
     task = prepare(spec, chosen, seed, folder)
     keep_registration(spec, folder)

@@ -30,9 +30,10 @@ import stat
 import tempfile
 import tomllib
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
 
@@ -72,6 +73,14 @@ RESULT = "result.json"
 MEASUREMENT = "measurement.json"
 METRICS = "metrics.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
+MODEL_FILES = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "pytorch_model*.bin*",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
+"""Files beside config.json that models of anybody are read from."""
 LOG = "log.txt"
 LOCK = ".lock"
 TUNING = "tuning"
@@ -183,6 +192,46 @@ def check_file(path: Path | None, option: str) -> None:
     if path.is_dir():
         raise OSError(f"{option} must be a file, got the folder {path}")
     _check_writable(path.parent, option, path)
+
+
+def files_of(model: Path) -> list[Path]:
+    """Return the files of a model, which `model` is, or whose folder it is; some may not be there.
+
+    Of a run those of its training too.
+    """
+    folder = model if os.path.isdir(model) else model.parent
+    names = [CONFIG]
+    if os.path.exists(folder / ENVIRONMENT):
+        names += [ENVIRONMENT, METRICS, RESULT]
+    files = [model, *(folder / name for name in names)]
+    for pattern in MODEL_FILES:
+        files += folder.glob(pattern)
+    return files
+
+
+def check_apart(outputs: Mapping[str, Path | None], read: Iterable[str | Path | None] = ()) -> None:
+    """Raise ValueError for an output that is a file of `read`, and for two that are one file.
+
+    outputs: by option; None is none.
+    """
+    written = {option: path for option, path in outputs.items() if path is not None}
+    inputs = [one for one in read if one is not None]
+    for option, path in written.items():
+        if any(_is_same_file(path, one) for one in inputs):
+            raise ValueError(
+                f"{option} must be another file than those that are read, got {path}; choose"
+                " another name"
+            )
+    for (option, path), (other_option, other) in combinations(written.items(), 2):
+        if _is_same_file(path, other):
+            raise ValueError(f"{option} and {other_option} must be two files, got {path} for both")
+
+
+def _is_same_file(one: str | Path, other: str | Path) -> bool:
+    """True for two paths of one file, there or not; a folder, a pipe or a device is no file."""
+    if os.path.exists(one) and os.path.exists(other):
+        return os.path.isfile(one) and os.path.samefile(one, other)
+    return os.path.realpath(one) == os.path.realpath(other)
 
 
 def check_folder(folder: Path | None, option: str) -> None:

@@ -207,4 +207,7 @@ def mistake(message: str, command: Callable[..., Any]) -> str | None:
     if hint is None:
         return None
     got = " ".join(QUOTED.findall(found["reason"])) or "nothing"
-    return f"{found['option']} must be {kind(hint)}, got {got}"
+    told = f"{found['option']} must be {kind(hint)}, got {got}"
+    if got == "nothing" and _plain(hint) is str:
+        told += f"; {found['option']}=TEXT takes one that begins with -"
+    return told

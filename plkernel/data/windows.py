@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Bytes = NDArray[np.uint8]
+OF_A_SPEC = "use a larger corpus, a larger share for it, or a smaller train.context"
+"""What a spec can change where its corpus is too short."""
 
 
 def training_windows(data: Bytes, context: int, batch: int, seed: int, step: int) -> Tensor:
@@ -60,12 +62,15 @@ def spread_windows(data: NDArray[Any], context: int, count: int) -> Tensor:
     return _windows(data, starts, context)
 
 
-def check_holds_window(size: int, context: int, name: str) -> None:
-    """Raise ValueError unless `size` bytes hold at least one window of context + 1."""
+def check_holds_window(size: int, context: int, name: str, hint: str = OF_A_SPEC) -> None:
+    """Raise ValueError unless `size` bytes hold at least one window of context + 1.
+
+    hint: what to do about it, for the message
+    """
     if size < context + 1:
         raise ValueError(
             f"{name} must hold one window of context + 1 = {context + 1} bytes or more, got"
-            f" {size}; use a larger corpus, a larger share for it, or a smaller train.context"
+            f" {size}; {hint}"
         )
 
 

@@ -148,6 +148,7 @@ class watch:
         self.step = step
         self.findings: list[Finding] = []
         self.unseen: dict[str, str] = {}
+        self._decays = decays
         self._checkpoint, self._places = _asked_layers(model, decays)
         self._labels = _labels([module for module, _, _ in self._places])
         self._start: dict[str, np.ndarray] = {}
@@ -155,6 +156,19 @@ class watch:
         self._misfits: list[Misfit] = []
         self._reported: set[tuple[str, str]] = set()
         self.read()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All attributes; of checkpoint and places, which hold functions, what they are made of."""
+        state = vars(self).copy()
+        del state["_places"]
+        state["_checkpoint"] = (self._checkpoint.names, self._checkpoint.config)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        names, config = state["_checkpoint"]
+        vars(self).update(state)
+        self._checkpoint = of_tensors(dict.fromkeys(names), config)
+        self._places = located(self._checkpoint, statements(self._decays))
 
     def __call__(self, step: int | None = None) -> dict[str, float]:
         """Scalars if a reading is due after this step, else {}.
@@ -217,7 +231,8 @@ class watch:
         if self.context is not None:
             counted["beyond_context"] = tokens > self.context
         if start.shape == rates.shape:
-            counted["moved"] = rates != start
+            still_none = np.isnan(rates) & np.isnan(start)
+            counted["moved"] = (rates != start) & ~still_none
         return counted
 
     def _seen(self, layers: Sequence[Layer]) -> list[Finding]:
@@ -289,7 +304,10 @@ class watch:
         tensors = {}
         splits = set()
         for role, name in names.items():
-            tensor, split = _local(attrgetter(name)(self.model))
+            found = self._tensor(name)
+            if found is None:
+                raise ValueError(f"{name}: is no longer in the model")
+            tensor, split = _local(found)
             splits.add(split)
             if tensor.is_meta:
                 raise ValueError(f"{name}: {ELSEWHERE[0]}")
@@ -304,6 +322,14 @@ class watch:
         tokens = tokens_per_step(self.model, module)
         return Layer(module, family, dict(names), tensors, config, tokens_per_step=tokens)
 
+    def _tensor(self, name: str) -> Tensor | None:
+        """The tensor of this name now; None if the model has none any more."""
+        try:
+            found = attrgetter(name)(self.model)
+        except AttributeError:
+            return None
+        return found if isinstance(found, Tensor) else None
+
     def _treated(self) -> Iterator["_Treated"]:
         """Treatment of each parameter of the layers by the optimizers, layer by layer."""
         groups = {}
@@ -316,7 +342,7 @@ class watch:
                     classes[id(one)] = known
         for module, _, names in self._places:
             for role, name in names.items():
-                parameter = attrgetter(name)(self.model)
+                parameter = self._tensor(name)
                 if isinstance(parameter, nn.Parameter):
                     own = groups.get(id(parameter))
                     known = classes.get(id(parameter), frozenset())

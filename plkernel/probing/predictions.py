@@ -26,6 +26,7 @@ from plkernel.training.evaluate import (
     check_draws,
     check_repeats,
     influence,
+    kept_logits,
     lags_within,
     logits_of,
     moved_by,
@@ -49,7 +50,7 @@ def check_causal(predict: Predict, windows: Tensor, batch: int = BATCH, seed: in
     check_repeats(predict, windows, batch)
     inputs = windows[:batch, :-1]
     length = inputs.shape[1]
-    known = logits_of(predict, inputs)
+    known = kept_logits(predict, inputs)
     limit = rounding_of(known)
     rng = np.random.default_rng(seed)
     middle = length // 2

@@ -1,6 +1,7 @@
 """A trained model at one time for `plkernel.inspect`, and two times of it as tables."""
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,14 @@ from plkernel.config.condition import from_config
 from plkernel.config.schema import CorpusSpec, explained
 from plkernel.context.measures import BATCH, UNTRAINED_CONTEXT
 from plkernel.data import corpora
-from plkernel.data.names import recall_of
+from plkernel.data.names import KINDS, PRESETS, recall_of
 from plkernel.data.windows import Bytes, check_holds_window, fixed_windows
+from plkernel.decays.findings import Finding, grouped
 from plkernel.decays.inspection import Parts
 from plkernel.decays.memory import Memory, kernel_exponents, memory_of, slope_range
+from plkernel.decays.structure import NOT_FINITE
 from plkernel.training.build import Model, started
-from plkernel.training.checkpoint import open_model
+from plkernel.training.checkpoint import apart, open_model
 from plkernel.training.evaluate import diagnose, label, memory
 from plkernel.training.recall_task import Asked, asked_in, held_out
 
@@ -99,39 +102,51 @@ def at_initialisation(config: dict[str, Any]) -> Model | None:
     condition = from_config(config)
     if condition.code:
         return None
-    return cast(Model, started(condition, config["seed"]))
+    with apart():
+        return cast(Model, started(condition, config["seed"]))
 
 
 def validation_text(
-    config: dict[str, Any], corpus: str | None, option: str = "corpus"
+    config: dict[str, Any], corpus: str | None, option: str = "corpus", in_python: bool = False
 ) -> tuple[str, Bytes, int]:
     """Name and validation split of the corpus, and the bytes that are predicted in a window of it.
 
     They are the context of the run, or in a corpus of recall the length of a sequence.
 
-    corpus  the name of another corpus than the run's
-    option  of the command, for messages
+    corpus     the name of another corpus than the run's
+    option     that gives another text, for messages
+    in_python  it is an argument of a function, not an option of a command
 
     Raises ValueError when the run's corpus has other bytes here, when none is named for a model
     that was not trained here, and when the split is too short for one window.
     """
     known = config.get("corpus") or {}
+    another = f"{option}=" if in_python else f"--{option}"
     if not isinstance(known, dict):
         raise ValueError(f"corpus must be a table, got {shown(known)}")
     if corpus is None and not known:
+        example = f'{another}"stdlib"' if in_python else f"{another} stdlib"
         raise ValueError(
-            f"{option} must be given for a model that was not trained here, as in --{option} stdlib"
+            f"{option} must be given for a model that was not trained here, as in {example}"
         )
     options = {key: value for key, value in known.items() if key in CorpusSpec.model_fields}
     try:
         section = CorpusSpec(**options) if corpus is None else CorpusSpec(name=corpus)
     except ValidationError as error:
         raise ValueError(f"corpus: {explained(error, CorpusSpec)}") from None
-    text = corpora.load(section.name, **section.reading)
+    try:
+        text = corpora.load(section.name, **section.reading)
+    except ValueError as error:
+        if corpus is not None or not _is_missing_file(section.name):
+            raise
+        raise ValueError(
+            f"{error}; the name is that of a file where the run was trained: open the run there, or"
+            f" name another text with {another}"
+        ) from None
     if corpus is None and text.sha256 != known.get("sha256"):
         raise ValueError(
             f"corpus {section.name!r} must be what the run was trained on, got one with another"
-            f" sha256; name one with --{option}"
+            f" sha256; name one with {another}"
         )
     data = text.splits(section.validation, section.test).validation
     split = f"the validation split of corpus {section.name!r}"
@@ -139,9 +154,16 @@ def validation_text(
     if law is not None:
         _check_holds_sequence(data.size, law.length, split)
         return section.name, data, law.length
-    context = config.get("train", {}).get("context", UNTRAINED_CONTEXT)
-    check_holds_window(data.size, context, split)
+    context = (config.get("train") or {}).get("context", UNTRAINED_CONTEXT)
+    check_holds_window(data.size, context, split, "name a corpus of more bytes")
     return section.name, data, context
+
+
+def _is_missing_file(name: str) -> bool:
+    """True for a name of a corpus that is a relative path at which nothing is."""
+    kind = PRESETS.get(name, name).partition(":")[0]
+    path = os.path.expanduser(name)
+    return kind not in KINDS and not os.path.isabs(path) and not os.path.exists(path)
 
 
 def _check_holds_sequence(size: int, length: int, name: str) -> None:
@@ -237,10 +259,10 @@ def _slope_table(first: Values | None, last: Values, blocks: Sequence[int]) -> s
 
 
 def _exponents(time: Values | None, key: str, blocks: Sequence[int]) -> list[str]:
-    """The exponents of the blocks called `key`; "-" where they are not known."""
+    """The exponents of the blocks called `key`; "-" where they are not known, or infinite."""
     if time is None:
         return ["-"] * len(blocks)
-    return [f"{x:.3f}" for x in time["kernel"][key]]
+    return [f"{x:.3f}" if math.isfinite(x) else "-" for x in time["kernel"][key]]
 
 
 def _summary_table(first: Values | None, last: Values, note: str) -> str:
@@ -281,6 +303,19 @@ def _summary(values: Values) -> dict[str, str]:
     }
 
 
+def not_finite(model: Model) -> list[Finding]:
+    """The parameters of a model that hold NaN or infinite numbers, and how many of them."""
+    found = []
+    for name, parameter in model.named_parameters():
+        values = parameter.detach().numpy()
+        for kind, test in NOT_FINITE:
+            count = np.count_nonzero(test(values))
+            if count:
+                seen = f"{count:,} of {values.size:,} numbers; training has diverged"
+                found.append(Finding(kind, f"model.{name}", seen))
+    return found
+
+
 def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
     """Half-lives, kernels and predictions of a trained model, and those at its initialisation.
 
@@ -296,6 +331,7 @@ def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
     untrained = at_initialisation(config)
     start = None if untrained is None else view(untrained, data, asked)
     causal = trained.config.causal
+    broken = not_finite(trained)
     values = {
         "model": str(model),
         "step": step,
@@ -305,6 +341,7 @@ def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
         "causal": causal,
         "initialisation": start.values if start else None,
         "now": now.values,
+        "findings": [one._asdict() for one in broken],
     }
     read = f"{len(data)} validation windows of {context} bytes of {name}"
     if asked is not None:
@@ -313,6 +350,8 @@ def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
         f"{model}: step {step:,}; {read}",
         render(start, now, label(causal)),
     ]
+    if broken:
+        parts.append("\n".join(f"wrong: {line}" for line in grouped(broken, "wrong")))
     code = (config.get("arm_options") or {}).get("init")
     if code:
         parts.append(

@@ -432,15 +432,16 @@ class _Trial:
         for size in sizes:
             end = start + size
             part = None if mask is None else mask[:, start:end]
-            logits, state = self.step(self.model, tokens[:, start:end], state, part)
+            # Logits and tokens are copies: a model may write into both.
+            logits, state = self.step(self.model, tokens[:, start:end].clone(), state, part)
             if logits.shape[:2] != tokens[:, start:end].shape:
                 raise ValueError(
                     f"logits must be (B,T,V) for tokens {tuple(tokens[:, start:end].shape)}, got"
                     f" {tuple(logits.shape)}"
                 )
-            found.append(logits)
+            found.append(logits.to(torch.float64, copy=True))
             start = end
-        return torch.cat(found, dim=1).double()
+        return torch.cat(found, dim=1)
 
     def padded(self, rows: Sequence[int], at: int = 0) -> "tuple[Tensor, Tensor]":
         """Texts, the first with padding before its token `at`, and the mask of them.
@@ -514,7 +515,7 @@ def _read_alone(model: Any, step: Step, texts: "Tensor") -> "Tensor":
     found = []
     for row in texts.split(1):
         try:
-            logits, _ = step(model, row, None, None)
+            logits, _ = step(model, row.clone(), None, None)
         except Exception as error:  # of whatever kind other people's code raises
             raise ValueError(
                 f"model must read tokens of shape {tuple(row.shape)}, got {told(error)}"
@@ -531,7 +532,7 @@ def _read_alone(model: Any, step: Step, texts: "Tensor") -> "Tensor":
                 f" {row.shape[1]} tokens, first for token {int(infinite.nonzero()[0, 1])};"
                 " plkernel.watch(model).findings shows whether decays are NaN"
             )
-        found.append(logits.double())
+        found.append(logits.to(torch.float64, copy=True))
     return torch.cat(found)
 
 

@@ -7,8 +7,10 @@ types, shapes and bytes of all tensors. It guards against damage and mix-ups, no
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from plkernel.analysis.nodes import check_numbers
 from plkernel.common import cli
 from plkernel.common.cli import CONSENT, is_code
 from plkernel.common.files import (
@@ -103,6 +106,7 @@ def load_checkpoint(
     try:
         tensors, metadata = _read(path)
         progress = _progress_of(metadata)
+        held = json.loads(metadata["config"])
         _check_tensors(tensors, model, optimizer is not None and progress.step > 0)
     except (SafetensorError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         hint = "" if optimizer else "; name the folder of a run, or a checkpoint in one"
@@ -110,7 +114,7 @@ def load_checkpoint(
             f"checkpoint {path} must be whole and of this model, got another ({error}){hint}"
         ) from error
     if config is not None:
-        different = other_run(json.loads(metadata["config"]), config)
+        different = other_run(held, config)
         if different:
             raise ValueError(f"checkpoint {path} must be of this run, got another: {different}")
     if optimizer is not None:
@@ -170,9 +174,16 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def _progress_of(metadata: Mapping[str, str]) -> RunProgress:
-    """The point that a run had reached, without EARLIER; TypeError for parts that are unknown."""
+    """The point that a run had reached, without EARLIER.
+
+    Raises TypeError for parts that are unknown, and ValueError for those that are no numbers.
+    """
     point = json.loads(metadata["progress"])
-    return RunProgress(**{name: value for name, value in point.items() if name not in EARLIER})
+    progress = RunProgress(**{name: value for name, value in point.items() if name not in EARLIER})
+    for name, value in asdict(progress).items():
+        is_whole = isinstance(getattr(RunProgress, name), int)
+        check_numbers(Integral if is_whole else Real, **{name: value})
+    return progress
 
 
 def _fill_moments(
@@ -291,12 +302,29 @@ def open_model(path: Path, trusted: bool | None = None) -> tuple[Any, dict[str, 
         raise ValueError(
             f"checkpoint {checkpoint} must be whole, got a damaged one ({error})"
         ) from error
-    try:
-        model = _described(content, code is not None, held)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{config} must describe a model, got none ({error})") from error
-    step = load_checkpoint(checkpoint, model, config=content).step
+    with apart():
+        try:
+            model = _described(content, code is not None, held)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"{config} must describe a model, got none ({error})") from error
+        step = load_checkpoint(checkpoint, model, config=content).step
     return model.eval(), content, step
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Build a model as if nothing else ran in the process.
+
+    It is in float32 and on the CPU whatever the defaults of torch are, and leaves these and the
+    random numbers of the CPU as they were.
+    """
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 def check_own(path: Path) -> None:

@@ -43,6 +43,7 @@ from plkernel.decays.memory import QUANTILES
 from plkernel.models import NOT_CAUSAL
 from plkernel.models.layers import BYTES
 from plkernel.models.rwkv import RWKV
+from plkernel.models.sampling import check_seed
 from plkernel.training.build import AnyModel
 from plkernel.training.recall_task import Asked
 
@@ -469,7 +470,7 @@ def influence(
     bits = np.full(read.shape, np.nan)
     for start in range(0, len(inputs), batch):
         rows = np.arange(start, min(start + batch, len(inputs)))
-        before = logits_of(predict, inputs[rows], start)
+        before = kept_logits(predict, inputs[rows], start)
         for index in range(chosen.shape[1]):
             changed = inputs[rows]
             changed[rows - start, chosen[rows, index]] = torch.from_numpy(drawn[rows, index])
@@ -558,7 +559,7 @@ def beyond(
     rows: list[Tensor] = []
     for first in range(0, len(windows), batch):
         chunk = windows[first : first + batch]
-        whole = logits_of(predict, chunk[:, :-1], first)
+        whole = kept_logits(predict, chunk[:, :-1], first)
         targets = chunk[:, 1:]
         found = torch.zeros(2, *targets.shape, dtype=torch.float64)
         for start in range(half, length - context + half, half):
@@ -605,19 +606,22 @@ def reach(
     }
 
 
-def lags_within(lags: Sequence[int] | None, length: int) -> list[int]:
+def lags_within(lags: Sequence[int] | Tensor | np.ndarray | None, length: int) -> list[int]:
     """`lags`, or 1, 2, 4 .. `length`.
 
     Raises ValueError unless they ascend from 1 or more to `length` at most.
     """
     if lags is None:
         return lengths(length)
-    if isinstance(lags, str) or not isinstance(lags, Iterable):
+    given: Any = lags
+    if isinstance(lags, np.ndarray) or (isinstance(lags, Tensor) and not lags.is_meta):
+        given = lags.tolist()
+    if isinstance(given, str | Tensor) or not isinstance(given, Iterable):
         raise ValueError(f"lags must be whole numbers in ascending order, got {lags!r}")
-    known = list(lags)
+    known = list(given)
     if not known:
         return lengths(length)
-    if not all(isinstance(lag, Integral) for lag in known):
+    if not all(isinstance(lag, Integral) and not isinstance(lag, bool) for lag in known):
         raise ValueError(f"lags must be whole numbers in ascending order, got {known}")
     known = [int(lag) for lag in known]
     if known != sorted(set(known)) or not 1 <= known[0] <= known[-1] <= length:
@@ -662,10 +666,9 @@ def check_counts(**given: Any) -> None:
 
 
 def check_draws(seed: Any) -> None:
-    """ValueError for a seed that numpy does not draw from."""
+    """ValueError for a seed that is no whole number, or outside 0 to 2**63 - 1."""
     check_numbers(Integral, seed=seed)
-    if seed < 0:
-        raise ValueError(f"seed must be at least 0, got {seed}")
+    check_seed(seed)
 
 
 def check_predict(predict: Any) -> None:
@@ -687,7 +690,7 @@ def check_repeats(predict: Predict, windows: Tensor, batch: int = BATCH) -> None
     check_predict(predict)
     check_counts(batch=batch)
     inputs = windows[:batch, :-1]
-    first = logits_of(predict, inputs)
+    first = kept_logits(predict, inputs)
     moved = moved_by(first, logits_of(predict, inputs)).amax(dim=2)
     if bool((moved > rounding_of(first)).any()):
         window, place = divmod(int(moved.argmax()), moved.shape[1])
@@ -718,11 +721,14 @@ def largest_logit(logits: Tensor) -> float:
 def logits_of(predict: Predict, tokens: Tensor, window: int = 0) -> Tensor:
     """Logits without a graph of gradients, those of half types as float32.
 
+    They may be a buffer of the model that its next call overwrites (`kept_logits`). The model gets
+    tokens of its own, as it may write into them.
+
     window: number of the first row of `tokens` (B,T), for messages. Raises ValueError that says
     where the first logits are which give no probabilities: NaN, +inf, or -inf for all tokens.
     """
     with torch.no_grad():
-        logits = as_logits(predict(tokens), tokens, "predict")
+        logits = as_logits(predict(tokens.clone()), tokens, "predict")
     peak = logits.amax(dim=2)
     if not bool(peak.isfinite().all()):
         row, place = (~peak.isfinite()).nonzero()[0].tolist()
@@ -739,6 +745,15 @@ def logits_of(predict: Predict, tokens: Tensor, window: int = 0) -> Tensor:
             f" {window + row}{hint}"
         )
     return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+
+
+def kept_logits(predict: Predict, tokens: Tensor, window: int = 0) -> Tensor:
+    """`logits_of` that stay as they are when `predict` is called again.
+
+    A replayed CUDA graph, and other software with buffers bound to its output, writes those of
+    every call to the same memory.
+    """
+    return logits_of(predict, tokens, window).clone()
 
 
 def as_logits(given: Any, tokens: Tensor, name: str) -> Tensor:
@@ -777,7 +792,8 @@ def memory(model: AnyModel, half_lives: Sequence[np.ndarray], context: int) -> d
     (L,T) 1, 2, 4 .. `context` bytes later.
     """
     lags = [2**power for power in range(context.bit_length())]
-    quantiles = [np.quantile(values, QUANTILES).tolist() for values in half_lives]
+    with np.errstate(invalid="ignore"):  # between infinite ones they are NaN
+        quantiles = [np.quantile(values, QUANTILES).tolist() for values in half_lives]
     blocks = [block.tolist() for block in model.kernels(torch.tensor(lags))]
     entries: dict[str, Any] = {}
     if quantiles:

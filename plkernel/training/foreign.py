@@ -466,7 +466,7 @@ class _Trial:
                 f" {tuple(logits.shape)}"
             )
         self.advance(len(tokens) / (4 * len(self.inputs)))
-        return logits
+        return logits.clone()  # a model may write those of every call to the same memory
 
     def check_repeated(self) -> None:
         """ValueError unless logits are finite, and the same for the same bytes."""

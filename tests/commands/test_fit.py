@@ -41,3 +41,11 @@ def test_a_file_in_the_place_of_the_folder_is_refused_before_any_work(
     monkeypatch.setattr(fit, "fit", lambda *_, **__: pytest.fail("work"))
     with pytest.raises(OSError, match=r"out .*cannot be written"):
         fit.command(out=blocked)
+
+
+def test_a_file_that_is_read_is_not_written(tmp_path: Path) -> None:
+    text = tmp_path / "fit.json"
+    text.write_text("mine")
+    with pytest.raises(ValueError, match="out must be another file than those that are read"):
+        fit.command(corpus=str(text), out=tmp_path)
+    assert text.read_text() == "mine"

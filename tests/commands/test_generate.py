@@ -82,10 +82,22 @@ def test_a_file_of_bytes_gets_the_folder_that_it_needs(tmp_path: Path) -> None:
     assert path.read_bytes() == b"\xff"
 
 
+def test_a_disk_without_room_is_told_with_the_file() -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no such device here")
+    with pytest.raises(OSError, match="No space left") as found, destination(full) as writer:
+        write(b"a", writer)
+    assert found.value.filename == "/dev/full"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"count": 0}, "bytes must be at least 1, got 0"),
+        ({"count": 0}, "bytes must lie between 1 and"),
+        ({"count": sys.maxsize + 1}, f"bytes must lie between 1 and {sys.maxsize}, got"),
+        ({"prompt_file": Path("b"), "out": Path("./b")}, "out must be another file than those"),
+        ({"count": sys.maxsize}, None),
         ({"count": 1, "threads": 0}, "threads must lie between 1 and 1024, got 0"),
         ({"threads": 1025}, "threads must lie between 1 and 1024, got 1025"),
         ({"prompt": "a", "prompt_file": Path("b")}, "prompt must be left out beside prompt_file"),

@@ -92,6 +92,17 @@ def test_options_are_for_checkpoints_or_for_runs(
         assert model["asked"] == []
 
 
+@pytest.mark.parametrize("option", ["corpus", "text", "compare", "decays"])
+def test_what_is_read_is_not_written(option: str, model: dict[str, Any], tmp_path: Path) -> None:
+    given = tmp_path / "given"
+    path = given if option in ("compare", "decays") else str(given)
+    with pytest.raises(ValueError, match="json must be another file than those that are read"):
+        inspect.command(tmp_path, json=given, **{option: path})
+    with pytest.raises(ValueError, match="json must be another file than those that are read"):
+        inspect.command(tmp_path, json=tmp_path / "config.json")
+    assert model["asked"] == []
+
+
 @pytest.mark.parametrize(
     ("options", "code"), [({}, None), ({"strict": True}, None), ({"notable": True}, 1)]
 )

@@ -27,3 +27,11 @@ def test_a_file_in_the_place_of_the_folder_is_refused_before_any_work(
     monkeypatch.setattr(judge, "read_rows", lambda *_, **__: pytest.fail("work"))
     with pytest.raises(OSError, match=r"out .*cannot be written"):
         judge.command(tmp_path / "file", out=blocked)
+
+
+def test_a_file_that_is_read_is_not_written(tmp_path: Path) -> None:
+    rows = tmp_path / "judge.json"
+    rows.write_text("mine")
+    with pytest.raises(ValueError, match="out must be another file than those that are read"):
+        judge.command(rows, out=tmp_path)
+    assert rows.read_text() == "mine"

@@ -53,3 +53,11 @@ def test_figures_of_long_names_are_named_by_their_ends(
     measure.save_figures(results, tmp_path, ("png",))  # type: ignore[arg-type]
     end = f"{'n' * 196}.txt"
     assert names == [end, f"{end}-2", "ä", "comparison"]
+
+
+def test_a_file_that_is_read_is_not_written(tmp_path: Path) -> None:
+    text = tmp_path / "measure.json"
+    text.write_text("mine")
+    with pytest.raises(ValueError, match="out must be another file than those that are read"):
+        measure.command((str(text),), out=tmp_path)
+    assert text.read_text() == "mine"

@@ -64,6 +64,13 @@ def test_a_text_is_one_window_and_one_token_at_least(
         found(tmp_path, context=context, lengths=lengths, windows=1)
 
 
+def test_what_is_read_is_not_written(tmp_path: Path) -> None:
+    text = tmp_path / "text.bin"
+    for output in (text, tmp_path / "config.json"):
+        with pytest.raises(ValueError, match="json must be another file than those that are read"):
+            probe(tmp_path, str(text), json=output)
+
+
 def test_a_model_takes_as_many_tokens_as_it_can(opened: Any, tmp_path: Path) -> None:
     opened(100, most=16)
     assert found(tmp_path, context=16, windows=2)["context"] == 16

@@ -60,6 +60,14 @@ def test_left_out_are_the_baseline_the_first_seed_and_a_folder_of_the_name(
     assert "the baseline" not in capsys.readouterr().err
 
 
+def test_no_others_are_told_of_a_single_arm(
+    asked: list[Any], spec: Spec, tmp_path: Path, capsys: Shown
+) -> None:
+    single = spec.model_copy(update={"arms": {"uniform": spec.arms["uniform"]}})
+    train.command(single, out=tmp_path)
+    assert "the baseline, as --arm names none\n" in capsys.readouterr().err
+
+
 def test_a_seed_is_one_of_the_spec(asked: list[Any], spec: Spec) -> None:
     with pytest.raises(ValueError, match=r"seed must be one of the spec's seeds, 0, 1, got 2"):
         train.command(spec, seed=2)

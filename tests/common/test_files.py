@@ -5,6 +5,7 @@ import json
 import math
 import os
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,81 @@ def test_the_result_of_a_command_is_printed_and_written(tmp_path: Path, capsys: 
     assert b"<svg" in picture.read_bytes()
     said = capsys.readouterr().out
     assert said == f"text\n\nwritten: {json_file}\n\nwritten: {picture}\n"
+
+
+def test_files_are_written_also_where_nobody_reads_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipe without a reader, which a buffer of the program shows when it is flushed alone."""
+    ends = os.pipe()
+    os.close(ends[0])
+    json_file, picture = tmp_path / "a.json", tmp_path / "a.svg"
+    stream = os.fdopen(ends[1], "w", encoding="utf-8")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        with pytest.raises(BrokenPipeError):
+            deliver("text", {"b": 1}, figure, json_file, picture)
+    with pytest.raises(BrokenPipeError):
+        stream.close()
+    assert files.load_json(json_file) == {"b": 1}
+    assert b"<svg" in picture.read_bytes()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A folder with the files of a run, beside one of weights."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in (files.CONFIG, files.ENVIRONMENT, files.CHECKPOINT, "model.safetensors"):
+        (folder / name).write_text("{}")
+    (tmp_path / "link.json").symlink_to(folder / files.CONFIG)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run/config.json",
+        "run/../run/environment.json",
+        "run/metrics.jsonl",
+        "run/result.json",
+        "run/checkpoint.safetensors",
+        "run/model.safetensors",
+        "link.json",
+    ],
+)
+def test_files_that_a_model_is_read_from_are_not_written(
+    name: str, run: Path, tmp_path: Path
+) -> None:
+    """Whether the model is given as its folder or as a file in it."""
+    for model in (run, run / files.CHECKPOINT):
+        with pytest.raises(ValueError, match="json must be another file than those that are read"):
+            check_outputs(tmp_path / name, None, files.files_of(model))
+
+
+def test_other_files_may_be_written_beside_a_model(run: Path, tmp_path: Path) -> None:
+    """Those of a run's training only in a run."""
+    (run / "inspect.json").write_text("an earlier one")
+    check_outputs(run / "inspect.json", run / "a.pdf", files.files_of(run))
+    (run / files.ENVIRONMENT).unlink()
+    check_outputs(run / files.RESULT, None, files.files_of(run))
+    check_outputs(tmp_path / files.CONFIG, None, files.files_of(run))
+
+
+def test_outputs_are_other_files_than_what_is_read_and_than_each_other(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_text("mine")
+    os.link(text, tmp_path / "same")
+    new = tmp_path / "a.pdf"
+    for output in (text, tmp_path / "same"):
+        with pytest.raises(ValueError, match="out must be another file than those that are read"):
+            files.check_apart({"out": output}, ["stdlib", None, str(text)])
+    with pytest.raises(
+        ValueError, match=r"json and figure must be two files, got .*a.pdf for both"
+    ):
+        check_outputs(new, new)
+    files.check_apart({"json": new, "figure": None}, [text, tmp_path])
+    files.check_apart({"out": Path(os.devnull)}, [os.devnull])
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,10 @@ def test_an_option_of_several_values_has_one(given: list[str], message: str | No
         ("Error parsing --out: it cannot read 'a'", "--out must be a path, got 'a'"),
         ("Error parsing --text: it cannot read 'a' 'b'", "--text must be a text, got 'a' 'b'"),
         ("Missing value for argument '--out'", "--out must be a path, got nothing"),
+        (
+            "Missing value for argument '--text'",
+            "--text must be a text, got nothing; --text=TEXT takes one that begins with -",
+        ),
         ("invalid choice 'x' for argument '--text'", "--text must be a text, got 'x'"),
         (
             "Missing from here: MODEL Folder of a run. (required)",

@@ -2,8 +2,10 @@
 shards, imports.
 """
 
+import copy
 import importlib
 import math
+import pickle
 import re
 import tomllib
 import warnings
@@ -587,6 +589,53 @@ def test_findings_of_a_layer_beside_one_that_is_elsewhere() -> None:
     names = [one.name for one in watch.findings]
     assert "zeros" in names
     assert "unread" not in names
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_layer_or_a_tensor_that_is_gone_is_unseen() -> None:
+    """The loop goes on, with the layers that are left."""
+    watched = model(3)
+    watch = plkernel.watch(watched, adamw(watched.parameters()), every=1)
+    del watched.layers[2]  # type: ignore[operator, union-attr]
+    watched.layers[0].mixer.A_log = None  # type: ignore[union-attr, index]
+    scalars = watch()
+    assert watch.unseen == {
+        "layers.0.mixer": "layers.0.mixer.A_log: is no longer in the model",
+        "layers.2.mixer": "layers.2.mixer.A_log: is no longer in the model",
+    }
+    assert {name.split("/")[1] for name in scalars} == {"layer1", "A_log", "dt_bias"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_rates_that_were_never_numbers_have_not_moved() -> None:
+    watched = model(1)
+    change(watched, "A_log", [math.nan, math.nan, 0.0, 1.0], layer=0)
+    watch = plkernel.watch(watched)
+    assert watch.read()["decay/layer0/moved"] == 0.0
+    change(watched, "A_log", [0.0, math.nan, math.nan, 1.0], layer=0)
+    assert watch.read()["decay/layer0/moved"] == 0.5, "one has become a number, one is none now"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "decays",
+    [None, {"*.A_log": {"form": "a_log", "dt_bias": "*.dt_bias"}}],
+    ids=["known", "stated"],
+)
+@pytest.mark.parametrize("copied", [lambda one: pickle.loads(pickle.dumps(one)), copy.deepcopy])
+def test_a_copy_watches_a_copy_of_the_model(decays: Any, copied: Callable[[Any], Any]) -> None:
+    """From the same start, at the same step, whatever has become of the model."""
+    watched = model()
+    watch = plkernel.watch(watched, adamw(watched.parameters()), every=2, decays=decays)
+    watch()
+    del watched.layers[1]  # type: ignore[operator, union-attr]
+    other = copied(watch)
+    change(watched, "dt_bias", 0.0, layer=0)
+    change(watched, "A_log", 0.0, layer=0)
+    assert other()["decay/layer0/moved"] == 0.0
+    assert watch()["decay/layer0/moved"] == 1.0
+    assert list(other.unseen) == list(watch.unseen) != []
+    assert other.model is not watched
 
 
 def read_shards(rank: int, folder: str) -> None:

@@ -330,7 +330,7 @@ def test_windows_of_any_integers_are_read(measure: str, kind: torch.dtype) -> No
     ("asked", "message"),
     [
         (lambda predict, x: probe(predict, x, batch=2.0), "batch must be a whole number"),
-        (lambda predict, x: probe(predict, x, seed=-1), "seed must be at least 0, got -1"),
+        (lambda predict, x: probe(predict, x, seed=-1), "seed must lie between 0 and .*, got -1"),
         (lambda predict, x: probe(predict, x, step=0), "step must be at least 1, got 0"),
         (
             lambda predict, x: probe(predict, x, window_bytes=[1, 2]),
@@ -341,7 +341,10 @@ def test_windows_of_any_integers_are_read(measure: str, kind: torch.dtype) -> No
             lambda predict, x: probe(predict, x, window_bytes=[0, 0, 0]),
             "window_bytes must be finite, at least 0 and not all 0",
         ),
-        (lambda predict, x: influence(predict, x, seed=-1), "seed must be at least 0, got -1"),
+        (
+            lambda predict, x: influence(predict, x, seed=2**63),
+            "seed must lie between 0 and 9223372036854775807, got 9223372036854775808",
+        ),
         (lambda predict, x: influence(predict, x, count=8.0), "count must be a whole number"),
         (lambda predict, x: truncation(predict, x, 4, step=0), "step must be at least 1, got 0"),
         (lambda predict, x: beyond(predict, x, 16.0), "context must be a whole number"),
@@ -831,6 +834,16 @@ def test_a_model_that_sees_one_place_ahead_is_found_there(place: int) -> None:
     told = f"replacing the token at position {place} of 8 moves the logits at position {place - 1}"
     with pytest.raises(ValueError, match=told):
         check_causal(ahead, windows)
+
+
+def test_a_model_that_sees_ahead_is_found_though_it_returns_one_buffer() -> None:
+    buffer = torch.empty(4, 8, SYMBOLS)
+
+    def ahead(tokens: Tensor) -> Tensor:
+        return buffer.copy_(markov(tokens) + markov(tokens.roll(-1, 1)))
+
+    with pytest.raises(ValueError, match="the model is not causal"):
+        check_causal(ahead, text(4, 8))
 
 
 def test_the_shortest_windows_are_held_against_themselves() -> None:

@@ -25,13 +25,14 @@ from plkernel.probing.runs import (
     View,
     at_initialisation,
     held_out_windows,
+    of_run,
     render,
     validation_text,
 )
 from plkernel.study.schedule import _ending
 from plkernel.study.status import states_of
-from plkernel.training.checkpoint import open_model
-from plkernel.training.folder import RunFolder
+from plkernel.training.checkpoint import open_model, save_checkpoint
+from plkernel.training.folder import RunFolder, RunProgress
 from plkernel.training.loop import prepare, run_training, summary
 
 SpecWriter = Callable[..., Path]
@@ -72,6 +73,7 @@ def test_figures_are_those_of_the_run(
     assert picture is None or picture.read_bytes().startswith(b"\x89PNG")
     found, rows = load_json(tmp_path / "figures.json"), read_lines(folder / "metrics.jsonl")
     assert (found["step"], found["windows"], found["context"], found["causal"]) == (12, 4, 32, True)
+    assert found["findings"] == []
     for time, row in (("initialisation", rows[0]), ("now", rows[-1])):
         assert found[time]["bits_per_byte"] == row["val_bpb"]
         assert found[time]["saturation"] == row["saturation"]
@@ -235,6 +237,29 @@ def test_a_run_without_its_initialisation_has_dashes() -> None:
     assert [row[1] for row in rows_of(none.split("\n\n")[1])[3:]] == ["-", "-"]
 
 
+def test_exponents_that_are_no_numbers_are_dashes() -> None:
+    now = a_time(kernel={"exponents": [np.nan, np.inf], "exponents_over_lags": [4.0, 32.0]})
+    _, slopes, _ = render(None, a_view(now)).split("\n\n")
+    assert [row[2] for row in rows_of(slopes)[3:]] == ["-", "-"]
+
+
+@pytest.mark.parametrize(("number", "kind"), [(np.nan, "NaN"), (-np.inf, "-inf")])
+def test_a_diverged_run_says_in_which_tensors_it_is_no_number(
+    trained: Callable[[str], Path], number: float, kind: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    folder = trained("ssm")
+    model, config, _ = open_model(folder)
+    rates = model.recurrences()[0].log_rate
+    rates.data.fill_(number)
+    save_checkpoint(folder / "checkpoint.safetensors", model, None, RunProgress(), config)
+    parts, values, *_ = of_run(folder, None, 2)
+    name = "model.blocks.0.ssm.log_rate"
+    seen = f"{rates.numel()} of {rates.numel()} numbers; training has diverged"
+    assert parts[-1] == f"wrong: {kind}: {name}: {seen}"
+    assert [(one["name"], one["tensor"]) for one in values["findings"]] == [(kind, name)]
+    assert not recwarn.list
+
+
 def test_a_run_on_recall_is_told_by_its_answers() -> None:
     now = a_time(bits_per_answer=1.25, val_accuracy=0.875, half_lives_at=512.0)
     del now["bits_per_byte"]
@@ -277,6 +302,10 @@ def test_the_validation_text_is_that_of_the_run_or_another(tmp_path: Path) -> No
         ValueError, match="text must be given for a model that was not trained here"
     ):
         validation_text({}, None, "text")
+    with pytest.raises(ValueError, match=r"as in --corpus stdlib$"):
+        validation_text({}, None)
+    with pytest.raises(ValueError, match=r'as in text="stdlib"$'):
+        validation_text({}, None, "text", in_python=True)
     other = {**config, "corpus": {**config["corpus"], "sha256": "0"}}
     with pytest.raises(ValueError, match="must be what the run was trained on, got one with"):
         validation_text(other, None)
@@ -284,6 +313,15 @@ def test_the_validation_text_is_that_of_the_run_or_another(tmp_path: Path) -> No
     long = {**config, "train": {"context": 2000}}
     with pytest.raises(ValueError, match=r"the validation split of corpus .* must hold one window"):
         validation_text(long, None)
+    away = {**config, "corpus": {**config["corpus"], "name": "text.txt"}}
+    with pytest.raises(
+        ValueError, match=r"where the run was trained: .* another text with --text$"
+    ):
+        validation_text(away, None, "text")
+    for name in ("stdlibs:", str(tmp_path / "none.txt")):
+        with pytest.raises(ValueError, match="corpus") as told:
+            validation_text(config, name)
+        assert "where the run was trained" not in str(told.value)
 
 
 def test_a_window_of_recall_is_a_sequence_whatever_the_context_of_the_run(tmp_path: Path) -> None:

@@ -184,6 +184,32 @@ def test_logits_that_change_on_their_own_are_refused() -> None:
         checked(Noisy())
 
 
+class InOneBuffer(Recurrence):
+    """In float64, with the logits of all calls of one shape in the same memory."""
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__(fault)
+        self.double()
+        self.buffers: dict[Any, Tensor] = {}
+
+    def forward(self, tokens: Tensor, state: Any, mask: Any) -> tuple[Tensor, Any]:
+        logits, after = super().forward(tokens, state, mask)
+        tokens.zero_()
+        buffer = self.buffers.setdefault(logits.shape, torch.empty_like(logits))
+        return buffer.copy_(logits), after
+
+
+def test_a_model_may_return_one_buffer_at_every_call_and_write_into_its_tokens() -> None:
+    """Each text alone, and all calls with a single token, have logits of one shape."""
+    assert checked(InOneBuffer()).passed
+    fault = "forgets the convolution"
+    differences = [
+        [one.difference for one in checked(model.double()).checks]
+        for model in (InOneBuffer(fault), Recurrence(fault))
+    ]
+    assert differences[0] == differences[1]
+
+
 def test_an_error_of_the_model_is_a_failure_of_the_check() -> None:
     class Stubborn(Recurrence):
         def forward(self, tokens: Tensor, state: Any, mask: Any) -> tuple[Tensor, Any]:

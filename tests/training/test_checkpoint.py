@@ -156,6 +156,12 @@ def test_a_checkpoint_belongs_to_one_run(path: Path) -> None:
             True,
             "whole and of this model",
         ),
+        (
+            lambda _, metadata: metadata.update(progress='{"step": "abc"}'),
+            True,
+            "whole and of this model, got another .step must be a whole number",
+        ),
+        (lambda _, metadata: metadata.update(config="{"), True, "whole and of this model"),
     ],
 )
 def test_other_damage_is_named(path: Path, change: Callable, sealed: bool, message: str) -> None:

@@ -3,6 +3,7 @@ starts as known.
 """
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,7 @@ from plkernel.training.evaluate import (
     _root_mean,
     as_logits,
     as_windows,
+    beyond,
     bits_per_byte,
     check_repeats,
     diagnose,
@@ -284,13 +286,16 @@ def uniform(tokens: Tensor) -> Tensor:
         ((2,), [2]),
         (np.array([1, 3]), [1, 3]),
         (range(1, 6), [1, 2, 3, 4, 5]),
+        (torch.tensor([1, 2]), [1, 2]),
     ],
 )
 def test_lags_reach_from_one_to_the_context(lags: Any, known: list[int]) -> None:
     assert lags_within(lags, 5) == known
 
 
-@pytest.mark.parametrize("lags", [[0, 1], [6], [2, 1], [1, 1], [1.0], "12", 3])
+@pytest.mark.parametrize(
+    "lags", [[0, 1], [6], [2, 1], [1, 1], [1.0], [True], "12", 3, torch.tensor(3)]
+)
 def test_lags_beyond_the_context_or_not_ascending_are_refused(lags: Any) -> None:
     with pytest.raises(ValueError, match="lags must"):
         lags_within(lags, 5)
@@ -565,3 +570,43 @@ def test_beyond_the_context_are_as_many_bytes_as_in_the_windows_of_the_test() ->
     assert found["positions"]["given"] == [1, 2, 4, 8, 16, 32]
     assert found["reading_on"]["given"] == [16, 32]
     assert max(rows for rows, length in calls if length == 32) == 2
+
+
+def bigram(tokens: Tensor) -> Tensor:
+    return torch.randn(4, 4, generator=torch.Generator().manual_seed(0))[tokens]
+
+
+def into_one_buffer(predict: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """`predict`, which writes the logits of all calls of one shape to the same memory."""
+    buffers: dict[Any, Tensor] = {}
+
+    def written(tokens: Tensor) -> Tensor:
+        logits = predict(tokens)
+        return buffers.setdefault(logits.shape, torch.empty_like(logits)).copy_(logits)
+
+    return written
+
+
+def test_a_model_that_returns_one_buffer_at_every_call_is_measured_as_others_are() -> None:
+    """A context of 3 in windows of 5 has parts of 5 and of 3 tokens; one of 4, of 4 and of 5."""
+    buffered = into_one_buffer(bigram)
+    found = influence(buffered, WINDOWS)
+    assert found.bits[0] > 0
+    assert found == influence(bigram, WINDOWS)
+    for context in (3, 4):
+        assert beyond(buffered, WINDOWS, context) == beyond(bigram, WINDOWS, context)
+    noise = into_one_buffer(lambda tokens: torch.randn(*tokens.shape, 4))
+    with pytest.raises(ValueError, match="the model is random"):
+        check_repeats(noise, WINDOWS)
+
+
+def test_a_model_may_write_into_its_tokens() -> None:
+    def erasing(tokens: Tensor) -> Tensor:
+        logits = bigram(tokens)
+        tokens.zero_()
+        return logits
+
+    windows = WINDOWS.clone()
+    found = token_losses(erasing, windows, 2)
+    assert torch.equal(windows, WINDOWS)
+    assert found.tolist() == token_losses(bigram, WINDOWS, 2).tolist()

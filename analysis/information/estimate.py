@@ -43,8 +43,8 @@ BLOCKS = 40
 """Of a jackknife, unless another number is given."""
 FEWEST_BLOCKS = 4
 """Of a jackknife of either half of the blocks."""
-CELLS_AT_ONCE = 1 << 17
-"""Cells of tables of shuffled corpora that are summed in step."""
+CELLS_AT_ONCE = 1 << 14
+"""Cells of tables of shuffled corpora that are summed in step; more would not stay in the cache."""
 MAX_LAG = 1000
 LAGS = 64
 """The last lag, and how many there are, unless others are given."""

@@ -110,7 +110,7 @@ def expected_informations(counts: Counts) -> Floats:
     expected: list[float] = []
     # The sums of `_summed` are in step for all cells of several corpora: most of their time goes
     # to calls, not to numbers, where a corpus has few cells.
-    at_once = max(1, CELLS_AT_ONCE // max(one.row.size for one in shuffled))
+    at_once = max(1, CELLS_AT_ONCE // max(1, *(one.row.size for one in shuffled)))
     for first in range(0, len(shuffled), at_once):
         some = shuffled[first : first + at_once]
         sizes = [one.row.size for one in some]

@@ -215,7 +215,7 @@ def check_apart(outputs: Mapping[str, Path | None], read: Iterable[str | Path | 
     outputs: by option; None is none.
     """
     written = {option: path for option, path in outputs.items() if path is not None}
-    inputs = [one for one in read if one is not None]
+    inputs = [os.path.expanduser(one) for one in read if one is not None]  # as corpora are read
     for option, path in written.items():
         if any(_is_same_file(path, one) for one in inputs):
             raise ValueError(

@@ -410,3 +410,13 @@ def test_a_folder_without_room_says_so_and_nothing_else(
     assert files.lack_of_room(tmp_path) == expected
     assert files.lack_of_room(tmp_path, files.DISK_FULL) == expected
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_input_in_the_home_folder_is_no_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = tmp_path / "measure.json"
+    text.write_text("a text")
+    with pytest.raises(ValueError, match="out must be another file than those that are read"):
+        files.check_apart({"out": text}, ["~/measure.json"])

@@ -81,10 +81,10 @@ def style() -> Iterator[None]:
 
 
 @contextmanager
-def many_objects() -> Iterator[None]:
-    """Look for unreachable objects less often: figures make many, most of which stay for a while.
+def fewer_collections() -> Iterator[None]:
+    """Collect garbage less often: figures are made of many objects, which stay for a while.
 
-    An eighth of the time of a report of many figures went to it.
+    An eighth of the time of a report of many figures went to collections.
     """
     young, *older = gc.get_threshold()
     gc.set_threshold(50 * young, *older)
@@ -143,7 +143,7 @@ def _escape_control_characters(figure: "Figure") -> None:
 
 
 def _escape_tick_labels(axis: "Axis") -> None:
-    """Let an axis escape the labels that were given to it; those of other axes are numbers."""
+    """Let an axis escape its major labels, where texts or a function give them."""
     from matplotlib.ticker import FixedFormatter, FuncFormatter
 
     label = axis.get_major_formatter()

@@ -91,13 +91,13 @@ def write_comparison(
     comparison: Comparison, out: Path, formats: Sequence[FigureFormat] = ()
 ) -> Path:
     """Write report.html, table.json, and figures in `formats` to `out`; return the page."""
-    from plkernel.analysis.figures.style import many_objects, rendered
+    from plkernel.analysis.figures.style import fewer_collections, rendered
     from plkernel.results.figures import drawings
 
     refuse_links(out)
     drawn = []
     progress = tqdm(drawings(comparison), desc="figures", unit="figure", leave=False, disable=None)
-    with many_objects():
+    with fewer_collections():
         for drawing in progress:
             files = rendered(drawing.figure, kinds=list(dict.fromkeys(["svg", *formats])))
             drawn.append((drawing, files["svg"]))

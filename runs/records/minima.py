@@ -33,7 +33,9 @@ CURVES = (
     "rates-warmup-bare",
     "rates-bare-longer",
 )
-"""Studies of curves over learning rates."""
+"""Studies of curves over learning rates with SSMs."""
+OTHER_MODELS = ("rates-finch",)
+"""Those with other models, which have no gain and are not in the table."""
 STARTS = {"short-matched": "short", "concentrated": "concentrated"}
 """Arms that most of them have: half-lives of 1 to 8 bytes at the output scale of log-spaced ones,
 and those of the published study with its weights. A longer warm-up is named by an ending.

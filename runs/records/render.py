@@ -1111,7 +1111,7 @@ if __name__ == "__main__":
     for one in ("post-text", "post-text-mamba2", "post-text-weighted"):
         figures[f"{one}/losses"] = long_windows.figure(one)
     figures["recall-mamba2-weighted/trade"] = trade.figure()
-    for one in minima.CURVES:
+    for one in (*minima.CURVES, *minima.OTHER_MODELS):
         curves = rate_figure(curve_results(read_study(RECORDS / one)), "bits per byte")
         assert curves is not None
         figures[f"{one}/curves"] = curves

@@ -494,6 +494,7 @@ AVERAGED = (
     "rates",
     "rates-bare",
     "rates-bare-longer",
+    "rates-finch",
     "rates-longer",
     "rates-lru",
     "rates-lru-longer",

@@ -1060,6 +1060,42 @@ def test_without_a_gain_short_half_lives_lead_after_four_times_the_text() -> Non
             assert (statistics.fmean(losses) < of_four) == (text == "test")
 
 
+def test_short_half_lives_lead_the_official_ones_in_a_small_rwkv_6() -> None:
+    study = "rates-finch"
+    declared = sentences.record(f"{study}/report/table.json")["declared"]["hypotheses"]
+    assert [row["verdict"] for row in declared] == ["confirmed"] * 3
+    rows = finished_rows(study)
+    assert len(rows) == 120
+    ahead = sentences.minimum_difference(study, "short", "val", "official").per_seed
+    assert max(ahead.values()) < 0
+    means = {
+        arm: statistics.fmean(row["result"]["final_val_bpb"] for row in rows if row["arm"] == arm)
+        for arm in {row["arm"] for row in rows}
+    }
+    for rate in ("0.002", "0.004", "0.008", "0.016"):
+        assert means[f"short_{rate}"] < means[f"official_{rate}"] < means[f"log-spaced_{rate}"]
+    (counts,) = sentences.record(f"{study}/references.json")["references"]
+    of_four, of_five = counts["val_bpb"][3:5]
+    log_spaced = [row for row in rows if row["arm"].startswith("log-spaced")]
+    assert min(row["result"]["final_val_bpb"] for row in log_spaced) > of_four
+    below_four = {arm for arm, mean in means.items() if mean < of_four}
+    assert below_four == {
+        "official_0.004",
+        "official_0.008",
+        "short_0.004",
+        "short_0.008",
+        "short_0.016",
+    }
+    assert {arm for arm, mean in means.items() if mean < of_five} == {"short_0.008"}
+    begun = {
+        row["arm"].partition("_")[0]: [block[0] for block in row["first"]["half_life_quantiles"]]
+        + [block[-1] for block in row["first"]["half_life_quantiles"]]
+        for row in rows
+    }
+    ends = {arm: (round(min(ends)), round(max(ends))) for arm, ends in begun.items()}
+    assert ends == {"log-spaced": (1, 2000), "short": (1, 8), "official": (2, 280)}
+
+
 def test_minima_of_every_study_of_curves_are_those_of_its_report() -> None:
     """The table in docs/evidence/rates.md against the reports, whose differences are by t too."""
     short = [one for one in minima.comparisons() if one.start == "short"]

@@ -25,6 +25,7 @@ from plkernel.results.judging import (
     judged,
     read_hypotheses,
     render,
+    stepless_note,
 )
 from plkernel.results.rows import PATTERN, Columns, last_values, read_rows
 
@@ -85,8 +86,11 @@ def command(
     check_apart({"out": out / "judge.json"}, [rows, hypotheses])
     every = read_rows(rows, columns)
     values, used = last_values(every, at)
-    note = early_note(every, used, baseline, stating) if at is None else None
-    result = judged(values, baseline, stating, hope, used, [note] if note else [])
+    notes = []
+    if at is None:
+        told = (early_note(every, used, baseline, stating), stepless_note(every, used))
+        notes = [note for note in told if note is not None]
+    result = judged(values, baseline, stating, hope, used, notes)
     print(render(result, better), flush=True)
     refuse_links(out)
     save_json(out / "judge.json", content(result))

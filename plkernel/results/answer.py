@@ -1,5 +1,6 @@
 """The answer of a study in one sentence: which arms differ from their baseline, and by how much."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -157,13 +158,16 @@ def _of_block(
     if has_one_base:
         name = against.pop()
         base = words.get(name) or comparison.short(name)
+    unknown = []
     same = []
     behind = []
     ahead = []
     for arm in arms:
         one = comparison.differences[arm.name]
         name = words.get(arm.name) or comparison.label(arm, paired=not has_one_base)
-        if arm.name not in comparison.surviving:
+        if not math.isfinite(one.mean):
+            unknown.append(name)
+        elif arm.name not in comparison.surviving:
             same.append((name, one))
         elif one.mean > 0:
             behind.append((name, one))
@@ -176,6 +180,9 @@ def _of_block(
         clauses.append(f"{_ended(behind)} {comparison.unit} behind {base}")
     if ahead:
         clauses.append(f"{_ended(ahead)} {comparison.unit} ahead of {base}")
+    if unknown:
+        # A run that the mean is over has a loss that is not finite, or no seed is shared.
+        clauses.append(f"{listed(unknown)} cannot be compared with {base}: no mean is finite")
     title = f"{block.title}: " if block.title else ""
     return title + "; ".join(clauses)
 
@@ -197,8 +204,11 @@ def _undistinguished(same: Sequence[tuple[str, PairedDifference]], base: str) ->
     names = listed(name for name, _ in same)
     ordered = sorted((one for _, one in same), key=lambda one: one.mean)
     means = f"{mean_text(ordered[0], '+.3f')} to {mean_text(ordered[-1], '+.3f')}"
-    low = min(one.low for one in ordered)
-    high = max(one.high for one in ordered)
+    bounded = [one for one in ordered if math.isfinite(one.low)]  # others are of one seed
+    if not bounded:
+        return f"{names} cannot be distinguished from {base} ({means})"
+    low = min(one.low for one in bounded)
+    high = max(one.high for one in bounded)
     bounds = f"{written(low, '+.3f', low)} to {written(high, '+.3f', high)}"
     return f"{names} cannot be distinguished from {base} ({means}, intervals within {bounds})"
 

@@ -4,6 +4,7 @@ The same tests as those of a study: paired by seed, or by Welch where arms share
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from plkernel.config.schema import Claim, check_margin, explained
 from plkernel.config.spec import heading
 from plkernel.config.toml_types import check_types
 from plkernel.results.claims import Claimed, Judgement, judge_family
-from plkernel.results.rows import Row, ended_early, last_values
+from plkernel.results.rows import Row, ended_early, last_values, without_step
 from plkernel.results.statistics import (
     ALPHA,
     PairedDifference,
@@ -189,6 +190,30 @@ def early_note(
     if not _can_judge(rows, last, baseline, stating):
         return note
     return f"{note}; to leave these out, give --at {last:g}"
+
+
+def stepless_note(rows: Sequence[Row], step: float | None) -> str | None:
+    """The sentence on rows without a step that are compared with those of others at their `step`.
+
+    None where all rows tell a step, and where none does.
+    """
+    found = without_step(rows)
+    if not found or step is None:
+        return None
+    number = counted(len(found), "row", "rows")
+    names = _counted_names([_run_name(row) for row in found])
+    return (
+        f"taken for values at step {step:g}: {number} without a step, of {_some(names)}; to leave"
+        f" out rows without a step, give --at {step:g}"
+    )
+
+
+def _counted_names(names: Sequence[str]) -> list[str]:
+    """Every name once, with the number of its runs where it stands for several."""
+    told = []
+    for name, count in Counter(names).items():
+        told.append(name if count == 1 else f"{name} ({count:,} runs)")
+    return told
 
 
 def _can_judge(
@@ -448,8 +473,9 @@ def render(result: Judged, better: str = "lower") -> str:
     """Tables and sentences for the terminal."""
     lines = [_headline(result, better)]
     if result.left_out:
-        names = ", ".join(result.left_out)
-        lines.append(f"left out, since their values are missing or not finite: {names}")
+        names = ", ".join(_counted_names(result.left_out))
+        place = "" if result.step is None else f" at step {result.step:g}"
+        lines.append(f"left out, since their values{place} are missing or not finite: {names}")
     lines += [*result.notes, "", _table(result)]
     step = "" if result.step is None else f", at step {result.step:g}"
     lines.append(

@@ -221,9 +221,9 @@ def _is_numeric(cells: Sequence[str]) -> bool:
 
 
 def _plain_table(table: Table) -> str:
-    """A table as text of WIDTH columns; those that do not fit are named below it.
+    """A table as text of WIDTH columns; those that do not fit follow in further parts below it.
 
-    Notes are left out, and long names are broken.
+    Notes are left out, and long names are broken. Every part repeats the first column.
     """
     rows: list[list[str]] = []
     title_at: dict[int, str] = {}
@@ -232,18 +232,41 @@ def _plain_table(table: Table) -> str:
             title_at[len(rows)] = title
         for row in members:
             rows += _wrapped_row(row)
-    count = _fitting(table.header, rows)
-    fitting = text_table(table.header[:count], [row[:count] for row in rows])
-    head, rule, *body = fitting.splitlines()
-    lines = [head, rule]
-    for at, line in enumerate(body):
-        if at in title_at:
-            lines.append(title_at[at])
-        lines.append(line)
-    dropped = table.header[count:]
-    if dropped:
-        lines.append(f"On the page only: {', '.join(dropped)}.")
+    parts = [_plain_part(table.header, rows, columns) for columns in _parts(table.header, rows)]
+    lines: list[str] = []
+    for head, rule, *body in parts:
+        if lines:
+            lines.append("")
+        lines += [head, rule]
+        for at, line in enumerate(body):
+            if at in title_at:
+                lines.append(title_at[at])
+            lines.append(line)
     return "\n".join(lines)
+
+
+def _plain_part(header: Sequence[str], rows: Rows, columns: Sequence[int]) -> list[str]:
+    """The lines of some columns of a table: its head, a rule, and a line for each row."""
+    own_header = [header[at] for at in columns]
+    own_rows = [[row[at] for at in columns] for row in rows]
+    return text_table(own_header, own_rows).splitlines()
+
+
+def _parts(header: Sequence[str], rows: Rows) -> list[list[int]]:
+    """The columns of every part of a table: the first, and as many others as fit into WIDTH.
+
+    Two spaces stand between columns. A column that is too wide for any part stands alone in one.
+    """
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    parts = [[0]]
+    end = widths[0]
+    for at, width in enumerate(widths[1:], start=1):
+        if end + 2 + width > WIDTH and len(parts[-1]) > 1:
+            parts.append([0])
+            end = widths[0]
+        parts[-1].append(at)
+        end += 2 + width
+    return parts
 
 
 def _wrapped_row(row: Sequence[str]) -> list[list[str]]:
@@ -253,16 +276,6 @@ def _wrapped_row(row: Sequence[str]) -> list[list[str]]:
     first, *more = textwrap.wrap(label, NAME_WIDTH, subsequent_indent="  ")
     empty = [""] * len(cells)
     return [[first, *cells], *([rest, *empty] for rest in more)]
-
-
-def _fitting(header: Sequence[str], rows: Rows) -> int:
-    """The number of columns that fit into WIDTH, with two spaces between them."""
-    end = -2
-    for count, column in enumerate(zip(header, *rows, strict=True)):
-        end += max(map(len, column)) + 2
-        if end > WIDTH:
-            return count
-    return len(header)
 
 
 def _grouped(

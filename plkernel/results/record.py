@@ -14,6 +14,7 @@ from plkernel.common.files import (
     CONFIG,
     ENVIRONMENT,
     FINISHED,
+    LOCK,
     MEASUREMENT,
     METRICS,
     REFERENCES,
@@ -35,6 +36,7 @@ from plkernel.results.study import (
     runs_in_rows,
     with_evaluations,
 )
+from plkernel.results.wording import first_few
 
 WHOLE = (REFERENCES, REGISTERED, MEASUREMENT)
 """Files that belong to the whole study."""
@@ -154,9 +156,16 @@ def _check_place(study: Study, out: Path) -> None:
     spec = out / SPEC
     if not spec.exists():
         return
-    same_name = files.load_object(spec).get("name") == study.name
-    if not (out / ROWS).exists() or not same_name:
+    if files.load_object(spec).get("name") != study.name:
         raise _other_study(out)
+    if not (out / ROWS).exists():
+        # Earlier versions wrote the spec of a record before its rows, and may have stopped there.
+        beside = {path.name for path in out.iterdir()} - {SPEC, LOCK}
+        if beside:
+            raise ValueError(
+                f"record must be an empty folder or a record of the same study, got {out}, which"
+                f" has no {ROWS} and holds {first_few(sorted(beside))}; name another folder"
+            )
     own = study.folder / REGISTERED
     recorded = out / REGISTERED
     if own.exists() and recorded.exists() and files.load_json(own) != files.load_json(recorded):

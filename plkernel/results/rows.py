@@ -444,17 +444,23 @@ def last_values(rows: Iterable[Row], at: float | None = None) -> tuple[list[Row]
     """One row for each run, and the step that it is of: `at`, else the last that all runs have.
 
     A run whose own last value is not finite has diverged and does not decide the step. Its value
-    there is NaN, and so is that of a run that ended before `at`. Rows without steps are one for
-    each run. Raises ValueError for two rows of one run at one step, and where runs have no step in
-    common.
+    there is NaN, and so is that of a run that ended before `at`. Rows without seed and step are one
+    for each run, whose value at `at` is NaN. Raises ValueError for two rows of one run at one step,
+    where runs have no step in common, and for `at` where no row tells a step.
     """
     every = list(rows)
     unseeded = [row for row in every if _is_a_run(row)]
     runs = _rows_by_step([row for row in every if not _is_a_run(row)])
+    if at is not None and all(row.step is None for row in every):
+        raise ValueError(
+            f"at must be left out where rows tell no step, got {at:g}; name the column of steps"
+            " with --step"
+        )
     if not runs:
         return unseeded, None
     if at is not None:
-        return _at_step(runs, at), at
+        unknown = [row._replace(value=math.nan, step=at) for row in unseeded]
+        return unknown + _at_step(runs, at), at
     sound = [by_step for by_step in runs.values() if not _has_diverged(by_step)]
     if not sound:
         return unseeded + [_last(by_step) for by_step in runs.values()], None
@@ -478,6 +484,14 @@ def ended_early(rows: Iterable[Row], step: float | None) -> tuple[list[Row], flo
     if step is None or last is None or step >= last:
         return [], None
     return [row for row in sound if row.step != last], last
+
+
+def without_step(rows: Iterable[Row]) -> list[Row]:
+    """The rows that tell neither a seed nor a step, where others tell steps; none elsewhere."""
+    every = list(rows)
+    if all(row.step is None for row in every):
+        return []
+    return [row for row in every if _is_a_run(row)]
 
 
 def _order(step: float | None) -> float:

@@ -31,6 +31,7 @@ from plkernel.config.schema import (
     RecallTestName,
     explained,
     recall_column,
+    steps_of,
 )
 
 LARGEST_LOSS = 1e39
@@ -310,7 +311,7 @@ class LzmaLosses(SavedColumns):
 
 
 JUDGING = ("context", "batch", "carry", "eval_windows", "test_windows", "final_windows")
-"""Options of training that decide which bytes a run reads and is judged by."""
+"""Options of training that, with the steps, decide which bytes a run reads and is judged by."""
 
 
 class Reference(SavedColumns):
@@ -328,12 +329,28 @@ class Reference(SavedColumns):
     lzma: LzmaLosses | None = None
 
     def suits(self, config: Mapping[str, Any]) -> bool:
-        """True if a run of that configuration reads, and is judged by, the same windows."""
+        """True if a run of that configuration reads, and is judged by, the same windows.
+
+        Where the entry or the run does not tell its steps, they are taken to be the same.
+        """
         corpus = config["corpus"]
         if "sha256" not in corpus or not corpus.items() <= self.corpus.items():
             return False
         train = config.get("train") or {}
+        counted = self.train.get("steps")
+        read = _steps_read(train)
+        if counted and read and counted != read:
+            return False
         return all((train.get(name) or 0) == (self.train.get(name) or 0) for name in JUDGING)
+
+
+def _steps_read(train: Mapping[str, Any]) -> int | None:
+    """The steps of a run, by its options of training; None where they do not tell."""
+    batch = train.get("batch") or 0
+    context = train.get("context") or 0
+    if not batch * context:
+        return train.get("steps")
+    return steps_of(train.get("steps"), train.get("bytes"), batch, context) or None
 
 
 def saved_type(**fields: Any) -> type[Saved]:
@@ -405,7 +422,7 @@ ReferencesFile = saved_type(references=(list[Reference], ...))
 ConfigFile = saved_type(
     corpus=(saved_type(sha256=str, size=Count, validation=float, test=float), ...),
     model=(saved_type(parameters=int), ...),
-    train=saved_type(context=int),
+    train=saved_type(context=int, batch=Count, steps=Count, bytes=Count),
 )
 EnvironmentFile = saved_type(
     commit=str, source=str, code=dict[str, dict[str, Any]], earlier=list[dict[str, Any]]

@@ -46,6 +46,7 @@ from plkernel.results.record import config_of, missing_rows, restore
 from plkernel.results.registration import (
     Registration,
     changes,
+    place_of,
     registration_of,
     save_registration,
 )
@@ -260,16 +261,39 @@ def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
 def noted_registration(spec: Spec, out: Path) -> Registration | None:
     """Return the registration of a study, see `registration_of`, if it has one.
 
-    Says on standard error where the spec differs from it.
+    Says on standard error where the spec differs from it, and, before the first run of a study with
+    hypotheses, where a registration was looked for in vain.
     """
     registration = registration_of(spec, out)
     if registration is None:
+        if spec.hypotheses and not _has_begun(out):
+            _note_unregistered(spec, out)
         return None
     differing = changes(registration.spec, spec.model_dump(mode="json"))
     if differing:
         some = "; ".join(differing[:3])
         print(f"note: the spec differs from its registration: {some}", file=sys.stderr)
     return registration
+
+
+def _has_begun(out: Path) -> bool:
+    """Return True if a run of the study in `out` has begun."""
+    return any(out.glob(f"*/seed-*/{CONFIG}"))
+
+
+def _note_unregistered(spec: Spec, out: Path) -> None:
+    """Say on standard error in which files, in full, the registration of a study is not there.
+
+    The first lies in the working folder: a study that was registered in another one misses it.
+    """
+    named = place_of(spec).resolve()
+    own = (out / REGISTERED).resolve()
+    print(
+        f"note: the hypotheses of study {spec.name!r} are not registered: there is neither {named}"
+        f" nor {own}; --register before the runs writes the first, and where the study was"
+        " registered in another folder, copy its file there or run the command in that folder",
+        file=sys.stderr,
+    )
 
 
 def keep_registration(spec: Spec, out: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from studies import BASELINE, write_study
+from studies import BASELINE, change, write_study
 
 from plkernel.common.files import MEASUREMENT, save_json
 from plkernel.results.answer import advice, answer, words_of
@@ -97,6 +97,29 @@ def test_one_seed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "part", seeds=range(3))
     (folder / "concentrated" / "seed-2" / "result.json").unlink()
     assert told(folder).startswith("So far, on stdlib, after 0.33 MB and with 2 seeds, ")
+
+
+def test_an_arm_with_a_loss_that_is_not_finite_is_not_said_to_be_alike(tmp_path: Path) -> None:
+    arms = {BASELINE: 0.0, **dict.fromkeys("abc", 0.0), "lost": 0.0}
+    folder = write_study(tmp_path, seeds=range(3), effects=arms)
+    change(folder / "lost/seed-1/result.json", final_val_bpb=None)
+    answered = told(folder)
+    same, lost = answered.split("; ")
+    assert "a, b and c cannot be distinguished" in same
+    assert "nan" not in answered
+    assert "not finite" not in same
+    assert lost == f"lost cannot be compared with {BASELINE}: no mean is finite."
+
+
+def test_the_interval_of_several_arms_is_of_those_that_have_one(tmp_path: Path) -> None:
+    """An arm that has finished at one seed so far has none, and is the first by its mean."""
+    arms = {BASELINE: 0.0, "a": -1.0, "b": 0.0, "c": 0.0}
+    folder = write_study(tmp_path, seeds=range(3), effects=arms)
+    for seed in (1, 2):
+        (folder / f"a/seed-{seed}/result.json").unlink()
+    answered = told(folder)
+    assert "a, b and c cannot be distinguished" in answered
+    assert "nan" not in answered
 
 
 def test_a_damaged_measurement_is_named(tmp_path: Path) -> None:

@@ -139,6 +139,18 @@ def test_folders_of_tensorboard_are_runs(tmp_path: Path) -> None:
         read_rows(only, Columns(value=""))
 
 
+def test_an_arm_called_mean_is_no_mean_of_a_study(tmp_path: Path) -> None:
+    """In another layout: only beside ARM/seed-K is ARM/mean the mean of runs, and left out."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    for run in ("0/mean", "0/last", "1/seed-free"):
+        with SummaryWriter(str(tmp_path / run)) as writer:
+            writer.add_scalar("loss", 1.0, 20)
+    columns = Columns(pattern=r"(?P<seed>\d+)/(?P<arm>.+)")
+    expected = [Row("last", 0, 1.0, 20), Row("mean", 0, 1.0, 20), Row("seed-free", 1, 1.0, 20)]
+    assert ended(tmp_path, columns) == expected
+
+
 def test_a_search_for_learning_rates_is_no_arm(tmp_path: Path) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
@@ -274,6 +286,30 @@ def test_a_run_that_ends_early_decides_the_step_and_is_named(tmp_path: Path) -> 
     assert early_note(rows, 30) is None
     assert early_note([Row("a", 0, 1.0), Row("b", 0, 1.0)], None) is None
     assert early_note([Row("a", 0, 1.0, 10), Row("b", 0, math.nan, 5)], 10) is None
+
+
+def test_rows_without_seed_and_step_beside_others_with_steps_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At the last step of the others they are values of an unknown step; --at leaves them out."""
+    content = "arm,step,value\nbase,10,1\nbase,20,1\na,10,2\na,20,2\nbase,,5\nb,,6\nb,,7\n"
+    path = write(tmp_path, content)
+    command.command(path, out=tmp_path / "out")
+    told = "taken for values at step 20: 3 rows without a step, of base, b (2 runs); to leave out"
+    assert told in capsys.readouterr().out
+    command.command(path, out=tmp_path / "out", at=10)
+    shown = capsys.readouterr().out
+    told = "left out, since their values at step 10 are missing or not finite: base, b (2 runs)\n"
+    assert told in shown
+    assert "without a step" not in shown
+    assert load_json(tmp_path / "out/judge.json")["left_out"] == ["base", "b", "b"]
+
+
+def test_a_step_is_refused_where_no_row_tells_one() -> None:
+    rows = [Row("base", None, 1.0), Row("a", None, 2.0)]
+    assert last_values(rows) == (rows, None)
+    with pytest.raises(ValueError, match="at must be left out where rows tell no step, got 7"):
+        last_values(rows, 7)
 
 
 ENDS = "10,1,1,2,2,,\n18,,,1,,,\n19,,1,,,,\n20,1,,,,,\n20.5,,,,1,,\n"
@@ -548,7 +584,7 @@ def test_the_command_judges_hypotheses(tmp_path: Path, capsys: pytest.CaptureFix
         (["--baseline", ""], "baseline must be an arm of the rows, got ''; valid: a, base"),
         (["--hope", "0"], "hope must be a finite number other than 0, got 0"),
         (["--hypotheses", "none.toml"], "none.toml"),
-        (["--at", "3"], "got 3, which arm 'base' with seed 0 has not"),
+        (["--at", "3"], "at must be left out where rows tell no step, got 3; name the column"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

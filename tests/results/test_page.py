@@ -38,19 +38,27 @@ def test_a_table_as_text_names_groups_and_breaks_long_names(
 
 
 @pytest.mark.parametrize(
-    ("width", "dropped"), [(12, None), (11, "c"), (8, "c"), (7, "c"), (6, "b, c")]
+    ("width", "parts"),
+    [
+        (12, [["abc", "b", "c"]]),
+        (11, [["abc", "b"], ["abc", "c"]]),
+        (7, [["abc", "b"], ["abc", "c"]]),
+        (2, [["abc", "b"], ["abc", "c"]]),
+    ],
 )
-def test_columns_that_do_not_fit_are_named(
-    width: int, dropped: str | None, monkeypatch: pytest.MonkeyPatch
+def test_columns_that_do_not_fit_follow_below(
+    width: int, parts: list[list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three columns of 3, 2 and 3 characters with two spaces between take 7 and 12."""
     monkeypatch.setattr(page, "WIDTH", width)
-    table = Table("", ["abc", "b", "c"], {"": [["x", "22", "333"]]}, [False, True, True])
-    lines = page._plain_table(table).splitlines()
-    if dropped is None:
-        assert lines[-1].split() == ["x", "22", "333"]
-    else:
-        assert lines[-1] == f"On the page only: {dropped}."
+    groups = {"block": [["x", "22", "333"]]}
+    table = Table("", ["abc", "b", "c"], groups, [False, True, True])
+    cells = dict(zip(table.header, groups["block"][0], strict=True))
+    expected = []
+    for columns in parts:
+        expected += [columns, ["block"], [cells[name] for name in columns], []]
+    lines = [line.split() for line in page._plain_table(table).splitlines()]
+    assert [line for line in lines if "".join(line).strip("-") or not line] == expected[:-1]
 
 
 def test_minus_signs_stand_before_numbers_alone() -> None:

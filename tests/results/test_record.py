@@ -198,6 +198,19 @@ def test_a_record_that_was_cut_short_is_written_by_the_same_command(
         assert (record / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+def test_a_record_that_was_cut_short_before_its_rows_is_begun_anew(tmp_path: Path) -> None:
+    """Earlier versions wrote the spec first. The folder of a study itself is still refused."""
+    study = read_study(write_study(tmp_path / "study"))
+    record = tmp_path / "record"
+    record.mkdir()
+    save(record / SPEC, study.spec)
+    save_record(study, record)
+    assert {run.name for run in read_study(record).ended} == {run.name for run in study.ended}
+    other = write_study(tmp_path / "other")
+    with pytest.raises(ValueError, match=rf"{other}, which has no {ROWS} and holds .* {BASELINE};"):
+        save_record(study, other)
+
+
 def test_rows_of_another_study_are_not_replaced(tmp_path: Path) -> None:
     """Not even where its spec is missing."""
     record = tmp_path / "record"

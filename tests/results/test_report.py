@@ -314,7 +314,9 @@ def test_every_number_of_a_leaking_arm_is_in_a_row_that_says_so(
     first = f"sound {sound.mean:+.4f} ({sound.low:+.4f} to {sound.high:+.4f})"
     assert f"2 below the baseline and 0 above: {first}; leaks ({NOT_CAUSAL}) -0.0" in printed
     assert f"finds a difference of {power:.2g} bits per byte 8 times in 10" in printed
-    assert len(re.findall(r"^leaks \(not causal, ", printed, re.MULTILINE)) == 2
+    rows = re.findall(r"^leaks.*", printed, re.MULTILINE)
+    assert len(rows) > 1
+    assert all(row.startswith("leaks (not causal, ") for row in rows)
 
 
 def test_the_tables_hold_the_numbers_of_the_comparison(tmp_path: Path, undrawn: None) -> None:
@@ -365,10 +367,7 @@ def test_the_tables_hold_the_numbers_of_the_comparison(tmp_path: Path, undrawn: 
     sections = re.findall(r"<h2[^>]*>\s*(.*?)</h", page.source)
     ends = ["Results", "Differences", "Curves", "Design and runs"]
     assert sections == ["Answer", "What was decided", *ends]
-    assert re.search(
-        re.escape(shown).replace(r"\ ", " +") + r"(?s:.*)\nOn the page only: [a-z]",
-        text_report(one),
-    )
+    assert re.search(re.escape(shown).replace(r"\ ", " +"), text_report(one))
 
 
 # Figures and files

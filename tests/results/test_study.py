@@ -427,6 +427,25 @@ def test_n_grams_suit_runs_that_read_and_are_judged_by_the_same_windows() -> Non
 @pytest.mark.parametrize(
     ("counted", "read", "suits"),
     [
+        (9, {"steps": 9}, True),
+        (9, {"steps": 8}, False),
+        (9, {"bytes": 9 * 2 * 8 + 3}, True),
+        (9, {"bytes": 8 * 2 * 8}, False),
+        (None, {"steps": 8}, True),
+    ],
+)
+def test_n_grams_suit_runs_that_read_as_many_windows(
+    counted: int | None, read: dict[str, int], suits: bool
+) -> None:
+    """With --only some arms of a study may train for longer; its n-grams are counted anew then."""
+    train = {"context": 8, "batch": 2}
+    counts = Reference.model_validate({**REFERENCE, "train": {**train, "steps": counted}})
+    assert counts.suits({"corpus": REFERENCE["corpus"], "train": {**train, **read}}) is suits
+
+
+@pytest.mark.parametrize(
+    ("counted", "read", "suits"),
+    [
         ({}, {"carry": False}, True),
         ({}, {"carry": True}, False),
         ({"carry": True}, {"carry": True}, True),

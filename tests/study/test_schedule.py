@@ -284,6 +284,36 @@ def test_a_registration_is_copied_to_the_folder(
     assert note in capsys.readouterr().err
 
 
+def test_where_a_registration_is_missed_is_told_before_the_first_run(
+    tiny_spec: SpecWriter,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A study that is begun in another folder than it was registered in has no registration."""
+    head = "[[hypotheses]]\nname = 'a'\narm = 'power-law'\nclaim = 'lower'"
+    spec = load_spec(tiny_spec(head=head))
+    out = tmp_path / "out"
+    for name in ("registering", "beginning"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "registering")
+    register(spec, place_of(spec), out)
+    capsys.readouterr()
+    run_experiment(spec, out, engine=Idle())
+    assert "not registered" not in capsys.readouterr().err
+
+    monkeypatch.chdir(tmp_path / "beginning")
+    out = tmp_path / "other"
+    run_experiment(spec, out, engine=Idle())
+    told = capsys.readouterr().err
+    missed = tmp_path / "beginning/runs/registered/tiny.json"
+    assert f"study 'tiny' are not registered: there is neither {missed} nor {out}/reg" in told
+    save_json(out / "uniform/seed-0/config.json", {})  # a run has begun: it is too late to register
+    assert schedule.noted_registration(spec, out) is None
+    run_experiment(load_spec(tiny_spec()), tmp_path / "nothing declared", engine=Idle())
+    assert "not registered" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

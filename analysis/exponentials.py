@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from plkernel.analysis.printing import whole
+
 Floats = NDArray[np.float64]
 
 MAX_DESIGN_ENTRIES = 50_000_000
@@ -23,6 +25,8 @@ FEWEST_LAGS = 3
 """Lags of a target: two lie on any exponential."""
 SMALLEST_VALUE = 1e-300
 """The least value of a target: below it float64 loses relative accuracy."""
+LARGEST_VALUE = 1e300
+"""The largest value of a target: beyond it sums of weights overflow."""
 FLATTEST = 1e-6
 """The least fall of ln(power law) over its lags."""
 
@@ -152,11 +156,11 @@ def check_design(max_lag: int, nodes: int, option: str | None = None) -> None:
         if option is not None and nodes > max_lag:
             raise ValueError(
                 f"{option} must be at most {MAX_DESIGN_ENTRIES // max_lag:,} on {max_lag:,} lags,"
-                f" got {nodes}"
+                f" got {whole(nodes)}"
             )
         raise ValueError(
-            f"max_lag must be at most {MAX_DESIGN_ENTRIES // nodes:,} with {nodes} nodes, got"
-            f" {max_lag}; use a smaller max_lag or fewer nodes"
+            f"max_lag must be at most {MAX_DESIGN_ENTRIES // nodes:,} with {whole(nodes)} nodes,"
+            f" got {whole(max_lag)}; use a smaller max_lag or fewer nodes"
         )
 
 
@@ -301,7 +305,8 @@ def power_law_target(
         raise ValueError(f"max_lag must be finite and at least {FEWEST_LAGS}, got {max_lag:g}")
     if not 1 < lags[-2] < max_lag and beta_2 is not None:
         raise ValueError(f"break_lag must lie between 1 and max_lag {max_lag:g}, got {lags[1]:g}")
-    falls = np.array(betas) * np.diff(np.log(lags))
+    with np.errstate(over="ignore"):  # an infinite fall is refused below
+        falls = np.array(betas) * np.diff(np.log(lags))
     if falls.sum() < FLATTEST:
         raise ValueError(
             f"{label} must fall before max_lag {max_lag:g}, got a flat curve; use a larger beta or"
@@ -321,12 +326,14 @@ def array_target(values: ArrayLike, label: str = "array") -> Target:
 
     Raises ValueError unless they are positive and finite and T >= 3.
     """
+    if np.ma.is_masked(values):
+        raise ValueError("values must not be masked, got an array with a mask, which has no effect")
     try:
         held = _as_numpy_takes(values)
         if np.iscomplexobj(held):
             raise TypeError  # of arrays numpy would drop the imaginary part
         numbers = np.asarray(held, dtype=float)
-    except (TypeError, ValueError, RuntimeError):  # of torch on meta, RuntimeError
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # of torch on meta, RuntimeError
         shown = " ".join(repr(values).split())
         raise ValueError(f"values must be real numbers, got {shown:.80}") from None
     if numbers.ndim != 1 or numbers.size < FEWEST_LAGS:
@@ -353,7 +360,7 @@ def lag_target(
     """Values (L,) at ascending lags (L,), known there only.
 
     errors (L,) are relative, and the weights of a fit. Raises ValueError for fewer than three lags,
-    values below SMALLEST_VALUE and anything that is not positive and finite.
+    values below SMALLEST_VALUE or above LARGEST_VALUE and anything that is not positive and finite.
     """
     arrays = {"lags": np.asarray(lags, dtype=float), "values": np.asarray(values, dtype=float)}
     if errors is not None:
@@ -377,6 +384,11 @@ def lag_target(
     if least < SMALLEST_VALUE:
         raise ValueError(
             f"target {label!r}: values must be at least {SMALLEST_VALUE:g}, got {least:g}"
+        )
+    most = arrays["values"].max()
+    if most > LARGEST_VALUE:
+        raise ValueError(
+            f"target {label!r}: values must be at most {LARGEST_VALUE:g}, got {most:g}; scale them"
         )
     steps = np.diff(t)
     if (steps <= 0).any():

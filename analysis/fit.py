@@ -253,9 +253,10 @@ def fit(
     elif values is not None:
         target = array_target(values)
     else:
-        exponent = BETA if beta is None else beta
-        reach = PUBLISHED_MAX_LAG if max_lag is None else max_lag
+        exponent = BETA if beta is None else float(beta)
+        reach = PUBLISHED_MAX_LAG if max_lag is None else float(max_lag)
         target = power_law_target(exponent, reach)
+    terms = None if terms is None else int(terms)  # small integers of numpy would overflow
     _check_size(target, terms)
     method: Method
     if terms is None:

@@ -29,6 +29,7 @@ from plkernel.analysis.exponentials import (
     exponential_sum,
     score,
 )
+from plkernel.analysis.printing import whole
 from plkernel.analysis.results import Result
 
 Gain = Literal["none", "ema", "lru", "clamp"]
@@ -103,6 +104,8 @@ step further on (2**-25) exp(-rate) is 1; 2**-126 is the least that has all its 
 HALF_LIVES = math.log(2) / FASTEST, math.log(2) / SLOWEST
 LARGEST_MULTIPLIER = 2.0**64
 """A norm squares what it gets, and float32 ends at 2**128."""
+MOST_WHOLE = 2**64
+"""Whole numbers that are given are less in size; beyond, numpy and torch have none."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -229,13 +232,19 @@ def check_name(what: str, name: str, valid: Iterable[str]) -> None:
 def check_numbers(kind: type[Any] = numbers.Real, **given: object) -> None:
     """Raise ValueError unless what is `given` is a number of this kind.
 
-    The kind is numbers.Real or numbers.Integral.
+    The kind is numbers.Real or numbers.Integral. A whole number must be less than `MOST_WHOLE` in
+    size: numpy and torch have no larger ones, and many are no floats.
     """
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, kind):
             is_whole = kind is numbers.Integral
             form = "a whole number such as 64" if is_whole else "a number such as 1.15"
             raise ValueError(f"{name} must be {form}, got {value!r}")
+        if isinstance(value, numbers.Rational):  # a whole number, or a fraction
+            floored: Any = value // 1
+            floor = int(floored)
+            if abs(floor) >= MOST_WHOLE:
+                raise ValueError(f"{name} must be less than 2**64 in size, got {whole(floor)}")
 
 
 def check_numbers_or_none(kind: type[Any] = numbers.Real, **given: object) -> None:

@@ -275,6 +275,14 @@ class LagCorpus(Sequence):
                 f"shortest must be at most longest, {self.longest}, got {self.shortest}"
             )
 
+    @property
+    def has_tiny_powers(self) -> bool:
+        """True where k**-alpha has lost its digits, or is 0, from the shortest lag on.
+
+        Chances are of powers relative to the first then.
+        """
+        return bool(float(self.shortest) ** -self.alpha < np.finfo(np.float64).tiny)
+
     @cached_property
     def chances(self) -> Floats:
         """Chances (K,) of copying the byte k before, k = 1..K, ~ k**-alpha.
@@ -283,8 +291,7 @@ class LagCorpus(Sequence):
         """
         lags = np.arange(float(self.shortest), self.longest + 1)
         weights = lags**-self.alpha
-        if weights[0] < np.finfo(np.float64).tiny:
-            # Relative to the first: the plain powers have lost their digits, or are all 0.
+        if self.has_tiny_powers:
             weights = (lags / self.shortest) ** -self.alpha
         padded = np.append(np.zeros(self.shortest - 1), weights)
         return np.asarray((1 - self.redrawn) * padded / padded.sum())

@@ -104,7 +104,8 @@ def test_minimax_says_whether_it_is_level(
         ("--max-lag 1", "max_lag must be finite and at least 3, got 1"),
         ("--beta 200", "use a smaller beta or max_lag"),
         ("--max-lag 10000000", "use a smaller max_lag or fewer nodes"),
-        ("--channels 1000000", "channels must be at most 97,656 on 512 lags, got 1000000"),
+        ("--channels 1000000", "channels must be at most 97,656 on 512 lags, got 1,000,000"),
+        (f"--max-lag 1{'0' * 300}", "with 256 nodes, got 1.00e+300; use a smaller max_lag"),
         ("--nodes quantile --beta 0.1 --gain lru", "half-lives must be between 0.00794 and"),
         (
             "--tempering 3",

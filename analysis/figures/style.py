@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.ticker import Formatter
 
 INK = "#1a1a1b"
 """Of text, axes and the baseline."""
@@ -137,18 +138,23 @@ def _escape_control_characters(figure: "Figure") -> None:
         if isinstance(artist, Axis):
             # Its ticks are made anew for every layout, at much cost, and take their labels from it.
             waiting += [artist.label, artist.offsetText]
-            _escape_tick_labels(artist)
+            _escape_tick_labels(artist.get_major_formatter())
+            _escape_tick_labels(artist.get_minor_formatter())
         else:
             waiting += artist.get_children()
 
 
-def _escape_tick_labels(axis: "Axis") -> None:
-    """Let an axis escape its major labels, where texts or a function give them."""
-    from matplotlib.ticker import FixedFormatter, FuncFormatter
+def _escape_tick_labels(formatter: "Formatter") -> None:
+    """Let a formatter escape the labels that it gives, once: axes may share it."""
+    given = formatter.format_ticks
+    if getattr(given, "is_escaping", False):
+        return
 
-    label = axis.get_major_formatter()
-    if isinstance(label, FixedFormatter | FuncFormatter):
-        axis.set_major_formatter(FuncFormatter(lambda value, at: _escaped(label(value, at))))
+    def escaping(values: list[float]) -> list[str]:
+        return [_escaped(label) for label in given(values)]
+
+    setattr(escaping, "is_escaping", True)  # noqa: B010, functions have no such attribute
+    setattr(formatter, "format_ticks", escaping)  # noqa: B010, of this one alone
 
 
 def _escaped(words: str) -> str:

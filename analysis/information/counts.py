@@ -50,6 +50,15 @@ def check_lags(lags: ArrayLike) -> NDArray[np.int64]:
     return values.astype(np.int64)
 
 
+def check_counts(counts: NDArray[Any]) -> None:
+    """Raise ValueError for a negative count, which would stand for another, or one not finite."""
+    least = counts.min(initial=0)
+    most = counts.max(initial=0)
+    if not (least >= 0 and most < np.inf):
+        got = most if least >= 0 else least
+        raise ValueError(f"counts must be 0 or more and finite, got {got}")
+
+
 def check_data(data: Symbols, longest: int = 0, blocks: int = 0, *, wide: bool = False) -> None:
     """Raise ValueError unless `data` are uint8 with a pair in each block at lag `longest`.
 

@@ -20,6 +20,7 @@ from plkernel.analysis.information.counts import (
     SYMBOLS,
     Bytes,
     block_edges,
+    check_counts,
     check_data,
     check_lags,
     count_pairs,
@@ -60,8 +61,14 @@ def mutual_information(tables: Counts) -> Floats:
     """I(X;Y) = H(X) + H(Y) - H(X,Y) in nats of pair tables (..., S, S).
 
     H = -sum_i (n_i/n) ln(n_i/n). The plug-in estimate; its bias is about (S-1)^2 / 2n upwards, and
-    `decay_curves` corrects it.
+    `decay_curves` corrects it. Raises ValueError for counts that are negative or not finite.
     """
+    check_counts(tables)
+    return _information(tables)
+
+
+def _information(tables: Counts) -> Floats:
+    """`mutual_information` of tables that were counted here, which are not checked."""
     exact = np.result_type(tables, np.int64)
     rows = tables.sum(axis=-1, dtype=exact)
     columns = tables.sum(axis=-2, dtype=exact)
@@ -94,7 +101,7 @@ def expected_information(counts: Counts) -> float:
 
     (Vinh, Epps & Bailey, JMLR 11:2837, 2010, eq. 24a): the limit of averaging over ever more
     shuffled copies, without their noise. Cells of mean count above 100 use the expansion of x ln x
-    about the mean to fourth order.
+    about the mean to fourth order. Raises ValueError for counts that are negative or not finite.
 
     >>> found = expected_information(np.array([5000, 3000, 2000]))  # S = 3 symbols, n = 10,000
     >>> round(found / ((3 - 1) ** 2 / (2 * 10_000)), 3)
@@ -106,6 +113,7 @@ def expected_information(counts: Counts) -> float:
 
 def expected_informations(counts: Counts) -> Floats:
     """`expected_information` of each of several corpora, (G,) from counts (G, S)."""
+    check_counts(counts)
     shuffled = [_Shuffled.of_counts(one) for one in counts]
     expected: list[float] = []
     # The sums of `_summed` are in step for all cells of several corpora: most of their time goes
@@ -621,4 +629,4 @@ def _estimates(
 def _left_out(tables: NDArray[Any]) -> Floats:
     """Plug-in information of the tables of all blocks (G, S, S), and without each, (1 + G,)."""
     total = tables.sum(axis=0, dtype=np.int64)
-    return mutual_information(np.concatenate([total[None], total - tables]))
+    return _information(np.concatenate([total[None], total - tables]))

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import chdtri, stdtr
 
 from plkernel.analysis.information.alphabets import symbol_curves
+from plkernel.analysis.information.copies import Copies, copied_length, copies_within
 from plkernel.analysis.information.counts import Symbols, check_data
 from plkernel.analysis.information.estimate import (
     BLOCKS,
@@ -27,7 +28,7 @@ from plkernel.analysis.information.estimate import (
     jackknife_error,
     log_lags,
 )
-from plkernel.analysis.information.periods import UNITS, Period, copied_length, find_period
+from plkernel.analysis.information.periods import UNITS, Period, find_period
 from plkernel.analysis.information.records import (
     SHARE,
     Records,
@@ -698,6 +699,7 @@ class Measurement(Result):
     exact    (L,) the true information in nats, where it is known
     period   of a text whose composition depends on the phase
     records  of a text whose composition depends on the place in lines of nearly the same length
+    copies   of a text much of which stands in it more than once; they are part of the curves
 
     What period and records explain is not part of the curves.
     """
@@ -713,6 +715,7 @@ class Measurement(Result):
     period: Period | None = None
     tokens: TokenLength | None = None
     records: Records | None = None
+    copies: Copies | None = None
     _figure = "plkernel.analysis.figures.decay:measurement_figure"
 
     def _title(self) -> str:
@@ -763,6 +766,7 @@ class Measurement(Result):
             "exact_information": self.exact and list(self.exact),
             "period": self.period and asdict(self.period),
             "records": self.records and asdict(self.records),
+            "copies": self.copies and asdict(self.copies),
             **self._both_units(),
         }
 
@@ -792,7 +796,7 @@ def check_range(lags: object, max_lag: int) -> Range:
             f" most, such as (1, {max_lag}), got {lags!r}"
         )
     first, last = pair
-    return first, last
+    return int(first), int(last)
 
 
 def measure_corpus(
@@ -831,8 +835,10 @@ def measure_corpus(
     period = None
     if exact is None and lines is None:
         period = find_period(common_symbols(data), lags)
+    copies = None
     if exact is None:
         _check_copied(data, period, unit)
+        copies = copies_within(data)
     layout = lines.layout if lines else None
     if period is not None:
         layout = shuffled_phases(data, period.length)
@@ -859,6 +865,7 @@ def measure_corpus(
         period=period,
         tokens=tokens,
         records=records,
+        copies=copies,
     )
 
 

@@ -7,10 +7,8 @@ information of a sequence whose symbols depend on their phase alone,
     Q_d(i, j) = 1/P sum_r p_r(i) p_{r+d}(j)   with p_r the composition at phase r.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
-from itertools import islice
 from math import gcd
 from typing import Any
 
@@ -18,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammainccinv, gammaincinv
 
-from plkernel.analysis.information.counts import LINE_BREAK, Bytes, Symbols
+from plkernel.analysis.information.counts import LINE_BREAK, Bytes
 
 LONGEST = 2048
 """The longest period that is looked for."""
@@ -47,52 +45,6 @@ CLEAR = 5.0
 """Least ratio of the information at P over that at those."""
 UNITS = 8
 """Periods up to this one may be those of one symbol: of such only multiples are measured."""
-HEAD = 4096
-"""So many symbols of the beginning are looked for again, to find copies of a whole text."""
-PLACES = 64
-"""Places at which the beginning may stand again, of which each is compared to the end."""
-PIECE = 1 << 16
-"""Symbols that are compared, and searched, at a time."""
-
-
-def copied_length(data: Symbols) -> int | None:
-    """Length P of the text of which `data` (n,) are copies, one after the other; None if of none.
-
-    That is the least P up to n / 2 with data[t] = data[t - P] everywhere; the last copy may be cut
-    off. None for one symbol over and over, which has no information, and where the beginning stands
-    again at more than PLACES places.
-    """
-    half = data.size // 2
-    for place in islice(_places_of_head(data, half), PLACES):
-        if _is_shifted(data, place):
-            return place if place > 1 else None
-    return None
-
-
-def _places_of_head(data: Symbols, last: int) -> Iterator[int]:
-    """Places from 1 to `last` at which the first HEAD symbols, or half of all, stand again."""
-    size = min(HEAD, last)
-    head = data[:size].tobytes()
-    if not head:
-        return
-    for start in range(1, last + 1, PIECE):
-        stop = min(start + PIECE, last + 1)
-        piece = data[start : stop + size - 1].tobytes()
-        found = piece.find(head)
-        while found >= 0:
-            if found % data.itemsize == 0:
-                yield start + found // data.itemsize
-            found = piece.find(head, found + 1)
-
-
-def _is_shifted(data: Symbols, length: int) -> bool:
-    """True if every symbol is the one `length` before it."""
-    end = data.size - length
-    for start in range(0, end, PIECE):
-        stop = min(start + PIECE, end)
-        if not np.array_equal(data[start:stop], data[start + length : stop + length]):
-            return False
-    return True
 
 
 @dataclass(frozen=True)

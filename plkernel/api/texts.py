@@ -90,6 +90,8 @@ def measure(
     check_numbers_or_none(numbers.Integral, threads=threads)
     if threads is not None and threads < 1:
         raise ValueError(f"threads must be at least 1, got {threads}")
+    max_lag = int(max_lag)  # small integers of numpy would overflow
+    blocks = int(blocks)
     stated = check_range(lags, max_lag)
     place = None if tokenizer is None else path_of(tokenizer, "tokenizer")
     reading = {"max_bytes": max_bytes, "separator": separator, "column": column}
@@ -134,6 +136,13 @@ def _read_symbols(
     return vector
 
 
+def _is_bytes(text: Any) -> bool:
+    """True for bytes, and for a view of them: others show larger numbers, a table, or parts."""
+    if isinstance(text, memoryview):
+        return text.itemsize == 1 and text.ndim == 1 and text.c_contiguous
+    return isinstance(text, bytes | bytearray)
+
+
 def _vector(text: Any) -> SymbolText | None:
     """A vector of integers that are not all bytes, or a file of numpy; None for anything else."""
     if isinstance(text, str | Path):
@@ -141,7 +150,7 @@ def _vector(text: Any) -> SymbolText | None:
             return None
         with cli.progress_bar(f"{text}, symbols") as progress:
             return read_vector(text, progress)
-    if isinstance(text, bytes | bytearray | memoryview):
+    if _is_bytes(text):
         return None
     data = array_of(text)
     if data.ndim != 1 or data.dtype.kind not in "iu" or not data.size:
@@ -163,10 +172,7 @@ def read_text(
     if isinstance(text, str | Path):
         corpus = corpora.load(text, **reading)
         return corpus, np.asarray(corpus.bytes)
-    if isinstance(text, bytes | bytearray | memoryview):
-        data = np.frombuffer(text, np.uint8)
-    else:
-        data = array_of(text)
+    data = np.frombuffer(text, np.uint8) if _is_bytes(text) else array_of(text)
     if data.ndim != 1 or data.dtype.kind not in "iu":
         got = f"{data.dtype} of shape {data.shape}"
         raise ValueError(
@@ -177,7 +183,8 @@ def read_text(
             f"text must hold integers from 0 to {SYMBOLS - 1}, got {data.min()} to {data.max()}:"
             f" np.unique(text, return_inverse=True)[1] renumbers up to {SYMBOLS} different ones"
         )
-    origin = Named("array" if isinstance(text, np.ndarray) else "bytes", "given")
+    is_array = isinstance(text, np.ndarray | memoryview) and not _is_bytes(text)
+    origin = Named("array" if is_array else "bytes", "given")
     return origin, data.astype(np.uint8, copy=False)
 
 
@@ -190,6 +197,8 @@ def array_of(text: Any) -> NDArray[Any]:
         raise ValueError(
             "text must hold numbers, got a tensor on the meta device; give one on the CPU"
         )
+    if np.ma.is_masked(text):
+        raise ValueError("text must not be masked, got an array with a mask, which has no effect")
     held = text.detach().cpu() if hasattr(text, "detach") else text
     try:
         return np.asarray(held)

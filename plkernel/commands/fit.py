@@ -108,6 +108,10 @@ def command(
     check_placement_options(nodes, tempering=tempering, loss=loss)
     check_folder(out, "out")
     check_apart({"out": out / "fit.json"}, [corpus])
+    if corpus is not None:
+        from plkernel.data.names import check_outside
+
+        check_outside({"out": out}, [corpus])
     check_design(max_lag, channels, "channels")  # before any node is placed
     wanted = _kernel(beta, corpus, target, kernel, lag, max_lag)
     result = fit(values=wanted.target.raised(POWERS[kernel]), terms=terms)

@@ -86,6 +86,10 @@ def command(
 
     read = [*files_of(model), corpus, compare, text, decays]
     check_outputs(json, figure, read, windows=(windows, 1), tokens=(tokens, 2))
+    if corpus is not None or text is not None:
+        from plkernel.data.names import check_outside
+
+        check_outside({"json": json, "figure": figure}, [corpus, text])
     is_foreign = is_other_software(model)
     refuse_study(model, "model")
     code = None

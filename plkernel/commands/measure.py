@@ -35,7 +35,7 @@ from plkernel.common.files import (
     unescape,
 )
 from plkernel.data import corpora
-from plkernel.data.names import byte_count, known_sequence
+from plkernel.data.names import byte_count, check_outside, known_sequence
 from plkernel.data.symbols import (
     MeasuredAs,
     SymbolText,
@@ -122,6 +122,7 @@ def command(
         raise ValueError(f"threads must be at least 1, got {threads}")
     check_folder(out, "out")
     check_apart({"out": out / "measure.json"}, names)
+    check_outside({"out": out}, names)
     most = None if max_bytes is None else byte_count(str(max_bytes))
     reading: Any = {"max_bytes": most, "separator": unescape(separator), "column": column}
     check_measured(tokenizer, measured)
@@ -256,6 +257,7 @@ def render(result: Measurement) -> str:
         repeats_sentence(result),
         period_sentence(result),
         records_sentence(result),
+        copies_sentence(result),
         horizon_sentence(result),
         drift_sentence(curve),
         f"dropped: {left_out} where I is zero or negative" if dropped else None,
@@ -420,6 +422,20 @@ def records_sentence(result: Measurement) -> str | None:
     return (
         f"{found}. I stands out at {lags} beyond the verdict's, up to {beyond[-1]:,},"
         " as where a field of one line follows from that of the line before, such as a counter"
+    )
+
+
+def copies_sentence(result: Measurement) -> str | None:
+    """How much of the text stands in it more than once, and what that does to the numbers above."""
+    copies = result.copies
+    if copies is None:
+        return None
+    unit = result.information.unit
+    return (
+        f"copies: {copies.found} of {copies.pieces} pieces of {copies.length} {unit}s stand"
+        " elsewhere in the text too, about"
+        f" {copies.share:.0%} of it; pairs in copies count as often, so that intervals are too"
+        " narrow and far lags show too much: remove copies and measure again"
     )
 
 

@@ -66,6 +66,7 @@ def probe(
 
     from plkernel.common.delivery import check_outputs, deliver
     from plkernel.context.curve_figures import probe_figure
+    from plkernel.data.names import check_outside
     from plkernel.data.windows import fixed_windows, predicted_bytes
     from plkernel.models.sampling import check_seed
 
@@ -78,6 +79,7 @@ def probe(
         context=(context, 1),
         lengths=(lengths, 1),
     )
+    check_outside({"json": json, "figure": figure}, [text])
     check_seed(seed)
     from plkernel.probing import predictions as probing
     from plkernel.probing.text_models import open_text_model

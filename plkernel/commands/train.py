@@ -40,11 +40,13 @@ def command(
         )
     folder = out or Path("runs/out") / spec.name
     from plkernel.common.environment import keep_memory
+    from plkernel.data.names import check_outside
     from plkernel.study.schedule import keep_registration, settled_for
     from plkernel.training.loop import prepare, run_training, summary
 
     keep_memory()
     check_folder(folder, "out")
+    check_outside({"out": folder}, [spec.corpus_of(chosen).name])
     if arm is None:
         others = ", ".join(repr(name) for name in spec.arms if name != spec.baseline)
         hint = f"; others: {others}" if others else ""

@@ -42,6 +42,8 @@ NAME = re.compile(f"{_IDENTIFIERS}{MARK}{_IDENTIFIERS}", re.ASCII)
 """A name of code, `module:attribute`, either with dots."""
 CURSOR_UP = re.compile(r"\n*(\x1b\[A)*")
 """Codes by which tqdm moves between its bars: down by line feeds, up by escapes."""
+LONG_NUMBER = re.compile(r"(?<![\w./])(\d[\d,]{7})[\d,]{25,}(\d{3})(?![\w./])")
+"""A whole number that nobody reads in full, such as one of 300 digits; no part of a path."""
 OUT_OF_MEMORY = re.compile("can't (allocate memory|start new thread)")
 """Words of a RuntimeError of torch or Python where memory is short."""
 
@@ -239,7 +241,8 @@ def report_errors(action: Callable[[], Any]) -> None:
         message = _user_message(error)
         if message is None:
             raise
-        _print_last(f"error: {escaped(shortened(message))}")
+        readable = LONG_NUMBER.sub(r"\1...\2", message)
+        _print_last(f"error: {escaped(shortened(readable))}")
         sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt as interrupt:
         said = f": {interrupt}" if str(interrupt) else ""

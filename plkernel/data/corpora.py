@@ -170,7 +170,7 @@ def _located(
 ) -> tuple[Source, Path]:
     """The source of a corpus, and its flat file in the cache."""
     if max_bytes is not None and max_bytes < 1:
-        raise ValueError(f"max_bytes must be at least 1, got {max_bytes}")
+        raise ValueError(f"max_bytes must be at least 1, got {shown(max_bytes)}")
     if len(separator) != 1 or ord(separator) > 0xFF:
         raise ValueError(
             "separator must be one byte, a single character from U+0000 to U+00FF, got"

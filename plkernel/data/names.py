@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from pathlib import Path
@@ -44,6 +44,8 @@ NOT_LIBRARY = frozenset(
     {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 )
 """Folders that are no part of the corpus stdlib."""
+NOT_READ = frozenset({"__pycache__"})
+"""Folders that are left out of the folder of a corpus, beside hidden ones."""
 LETTERS = """
 ar:y bn:b de:es en:234k es:9v fa:p fr:5lo hi:i id:6 it:1d ja:j ko:n pl:z pt:a
 ro:u ru:r sw:h tl:fg tr:t uk:8 vi:7 zh:c
@@ -116,6 +118,45 @@ def find_source(
     raise ValueError(
         f"corpus must be a file, a folder or the name of a corpus, got {shown(name)}; {hint}"
     )
+
+
+def check_outside(
+    outputs: Mapping[str, str | Path | None], names: Iterable[str | Path | None]
+) -> None:
+    """Raise ValueError for an output inside of a folder that is read as a corpus.
+
+    A second reading would take the output for text. Hidden files are not read and may lie there.
+
+    outputs  files and folders to be written, by option; None is none
+    names    of corpora; None is none
+    """
+    folders = [folder_of(name) for name in names if name is not None]
+    for option, path in outputs.items():
+        for folder in filter(None, folders):
+            if path is not None and _is_read_from(folder, Path(path)):
+                raise ValueError(
+                    f"{option} must lie outside of the corpus {folder}, whose files are read, or be"
+                    f" hidden in it, got {path}; name another place"
+                )
+
+
+def folder_of(name: str | Path) -> Path | None:
+    """The folder that is read as the corpus `name`; None for a file and for a corpus by name."""
+    kind = PRESETS.get(str(name), str(name)).partition(":")[0]
+    if kind in KINDS:
+        return None
+    path = os.path.expanduser(name)
+    return Path(path) if os.path.isdir(path) else None
+
+
+def _is_read_from(folder: Path, path: Path) -> bool:
+    """True if the folder of a corpus has a place for `path` that is read as its text."""
+    root = os.path.realpath(folder)
+    place = os.path.realpath(path)
+    if os.path.commonpath([root, place]) != root:
+        return False
+    parts = Path(place).relative_to(root).parts
+    return not any(part.startswith(".") or part in NOT_READ for part in parts)
 
 
 def _looks_like_path(name: str) -> bool:
@@ -244,7 +285,7 @@ def _cautions(files: list[Path]) -> list[str]:
     return cautions
 
 
-def _walk(root: Path, skip: frozenset[str] = frozenset({"__pycache__"})) -> dict[str, Path]:
+def _walk(root: Path, skip: frozenset[str] = NOT_READ) -> dict[str, Path]:
     """The files below `root` by relative path, sorted, without hidden ones and `skip`."""
 
     def fail(error: OSError) -> None:
@@ -441,4 +482,7 @@ def spelling(corpus: Synthetic | RecallCorpus) -> tuple[str, dict[str, Any]]:
     else:
         key = {"law": law, **values}
         words = [law, *words]
-    return f"synthetic:{','.join(words)}", {"synthetic": key, "generator": GENERATOR[law]}
+    generator = GENERATOR[law]
+    if isinstance(corpus, LagCorpus) and corpus.has_tiny_powers:
+        generator += 1  # these alone had other bytes, of chances without digits
+    return f"synthetic:{','.join(words)}", {"synthetic": key, "generator": generator}

@@ -1,5 +1,6 @@
 """Symbols that are measured: bytes of a text, its tokens, or integers of any alphabet."""
 
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ def of_vector(
 
 def is_vector_file(name: str | Path) -> bool:
     """True if `name` is that of an existing file of numpy."""
-    path = Path(name)
+    path = Path(os.path.expanduser(name))
     return path.suffix.lower() == SUFFIX and path.is_file()
 
 
@@ -113,8 +114,9 @@ def read_vector(path: str | Path, progress: Callable[[float], Any] | None = None
 
     Nothing in the file is executed. Raises ValueError for anything else in it.
     """
+    place = Path(os.path.expanduser(path))
     try:
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        found = np.load(place, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # numpy raises errors of many kinds for a broken header
         raise ValueError(
             f"{path}: is no file of numpy with a vector of integers ({first_line(error)});"
@@ -126,4 +128,4 @@ def read_vector(path: str | Path, progress: Callable[[float], Any] | None = None
             f"{path}: must hold one vector of integers, got an archive of numpy.savez;"
             " numpy.save writes a vector"
         )
-    return of_vector(np.asarray(found), str(path), str(Path(path).resolve()), progress)
+    return of_vector(np.asarray(found), str(path), str(place.resolve()), progress)

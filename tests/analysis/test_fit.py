@@ -205,13 +205,13 @@ def test_noise_supports_few_terms_and_more_are_refused() -> None:
             {"values": lag_target([1e8, 2e8, 3e8], [3, 2, 1])},
             "values: first lag must be one that a half-life of 2048 reaches",
         ),
-        ({"max_lag": 1_000_000}, "max_lag must be at most 195,312 with 256 nodes, got 1000000"),
-        ({"max_lag": 1e9}, "max_lag must be at most 195,312 with 256 nodes, got 1000000000"),
+        ({"max_lag": 1_000_000}, "max_lag must be at most 195,312 with 256 nodes, got 1,000,000"),
+        ({"max_lag": 1e9}, "max_lag must be at most 195,312 with 256 nodes, got 1,000,000,000"),
         (
             {"max_lag": 1e9, "terms": 5},
-            "max_lag must be at most 10,000,000 with 5 nodes, got 1000000000",
+            "max_lag must be at most 10,000,000 with 5 nodes, got 1,000,000,000",
         ),
-        ({"terms": 100_000}, "terms must be at most 12,207 on 4,096 lags, got 100000"),
+        ({"terms": 100_000}, "terms must be at most 12,207 on 4,096 lags, got 100,000"),
         ({"terms": 0}, "terms must be at least 1, got 0"),
         (
             {"terms": 40},
@@ -352,3 +352,22 @@ def test_the_figure_of_a_fit_draws_each_lag_once_from_the_first_to_the_last() ->
     weights = np.asarray(found.active.weights)
     np.testing.assert_allclose(heights, weights / weights.sum())
     assert len(fits.fit_figure(found).axes[0].lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beta": 1e-3, "max_lag": 1e300}, "with 256 nodes, got 1.00e+300; use a smaller max_lag"),
+        ({"max_lag": 10**400}, "max_lag must be less than 2**64 in size, got 1.00e+400"),
+        ({"beta": -(10**400)}, "beta must be less than 2**64 in size, got -1.00e+400"),
+        ({"terms": 10**5000}, "terms must be less than 2**64 in size, got 1.00e+5000"),
+        ({"beta": 1e308}, "t**-1e+308 must stay above 1e-300 up to max_lag 512, got 0 there"),
+    ],
+)
+def test_numbers_without_measure_are_refused_in_a_readable_line(
+    options: dict[str, Any], message: str
+) -> None:
+    """Not with hundreds of digits, nor with an error of Python for what no float holds."""
+    with pytest.raises(ValueError, match=re.escape(message)) as caught:
+        fit(**options)
+    assert len(str(caught.value)) < 120

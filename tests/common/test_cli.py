@@ -274,3 +274,18 @@ def test_logging_goes_through_the_escapes(capsys: Shown) -> None:
 
     cli.report_errors(command)
     assert capsys.readouterr().err == "\\x07\n"
+
+
+def test_the_middle_of_a_number_that_nobody_reads_is_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    digits = "1" * 300
+    kept = f"12,345 of {'9' * 20} in /{digits} and 0.{digits}"
+
+    def command() -> None:
+        raise ValueError(f"seeds must be at most {digits}, got {10**99:,} and {kept}")
+
+    with pytest.raises(SystemExit):
+        cli.report_errors(command)
+    error = capsys.readouterr().err
+    assert error == f"error: seeds must be at most 11111111...111, got 1,000,00...000 and {kept}\n"

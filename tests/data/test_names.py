@@ -19,6 +19,7 @@ from plkernel.data.names import (
     GENERATOR,
     LAWS,
     byte_count,
+    check_outside,
     find_source,
     known_sequence,
     predictor_of,
@@ -442,3 +443,34 @@ def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(PermissionError, match="closed"):
         find_source(str(tmp_path))
+
+
+def test_lags_whose_powers_had_no_digits_are_generated_anew():
+    """The cache may hold other bytes of the same name, from when their chances were wrong."""
+    usual = LagCorpus(alpha=200.0, shortest=20, longest=40)
+    tiny = LagCorpus(alpha=250.0, shortest=20, longest=40)
+    assert [spelling(one)[1]["generator"] for one in (LagCorpus(), usual, tiny)] == [1, 1, 2]
+    assert 0 < tiny.chances[20] < tiny.chances[19]
+
+
+def test_an_output_may_not_lie_where_it_would_be_read_as_text(tmp_path, monkeypatch):
+    """A corpus would grow by the results of the command that reads it."""
+    corpus = tmp_path / "texts"
+    (corpus / "deep").mkdir(parents=True)
+    (corpus / "a.txt").write_text("text")
+    (corpus / "link").symlink_to(tmp_path)
+    (tmp_path / "way").symlink_to(corpus / "deep")
+    monkeypatch.chdir(corpus)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    inside = (corpus, corpus / "new", corpus / "deep/new", "runs/out", tmp_path / "way/new", ".")
+    for name in (corpus, str(corpus), ".", "~/texts", "../way/.."):
+        for path in inside:
+            with pytest.raises(ValueError, match=r"out must lie outside of the corpus .*, got"):
+                check_outside({"json": None, "out": path}, ["stdlib", None, name])
+    unread = (tmp_path, tmp_path / "texts2", ".results/new", "__pycache__/new", "link/new", None)
+    for path in unread:
+        check_outside({"out": path}, [corpus])
+    check_outside({"out": corpus / "a.json"}, [corpus / "a.txt"])  # a file is read alone
+    monkeypatch.chdir(tmp_path)
+    Path("stdlib").mkdir()
+    check_outside({"out": "stdlib/new"}, ["stdlib"])  # which names no folder

@@ -1,5 +1,6 @@
 """Ticks of logarithmic axes, which all figures share."""
 
+from unittest.mock import Mock, patch
 from xml.etree import ElementTree
 
 import pytest
@@ -50,3 +51,24 @@ def test_characters_without_a_shape_are_escaped_wherever_they_stand() -> None:
     escaped = ("key", "title", "axis", "tick", "note", "heading")
     assert words >= {f"{word}\\x07" for word in escaped}
     assert words >= {"of two lines", "caf\xe9", "0", "1"}
+
+
+def test_labels_of_categories_and_of_minor_ticks_are_escaped_once() -> None:
+    """However often a figure is drawn, and of axes that share their labels."""
+    with style():
+        figure = Figure()
+        axes, other = figure.subplots(1, 2, sharex=True, sharey=True)
+        axes.plot(["category\x07", "caf\xe9"], [0.0, 1.0])
+        axes.set_yticks([0.5], ["minor\x07"], minor=True)
+        other.plot(["category\x07", "caf\xe9"], [1.0, 0.0])
+    for _ in range(3):
+        (svg,) = rendered(figure, ["svg"]).values()
+        words = {text.strip() for text in ElementTree.fromstring(svg).itertext()}
+        assert words >= {"category\\x07", "caf\xe9", "minor\\x07", "0.0", "1.0"}
+    escape = Mock(side_effect=str.upper)
+    with patch("plkernel.analysis.figures.style._escaped", escape):
+        assert axes.xaxis.get_major_formatter().format_ticks([0.0, 1.0]) == [
+            "CATEGORY\x07",
+            "CAF\xc9",
+        ]
+    assert escape.call_count == 2

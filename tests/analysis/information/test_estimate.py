@@ -39,6 +39,16 @@ def test_plugin_is_its_formula():
     )
 
 
+@pytest.mark.parametrize("wrong", [-1, float("nan"), float("inf")])
+def test_what_is_no_count_is_refused(wrong):
+    """A negative one was taken for another count, counted from the largest down."""
+    table = np.full((3, 3), 5) if wrong == -1 else np.full((3, 3), 5.0)
+    table[1, 1] = wrong
+    for refused in (lambda: mutual_information(table), lambda: expected_information(table[1])):
+        with pytest.raises(ValueError, match=f"counts must be 0 or more and finite, got {wrong}"):
+            refused()
+
+
 def test_the_floor_is_the_mean_over_all_orders_of_a_short_text():
     first = np.array([0, 0, 0, 1, 1, 2, 2])
     orders = [table_of(first, np.array(order), 3) for order in permutations(first.tolist())]

@@ -117,38 +117,6 @@ def test_information_of_phases_is_all_that_independent_bases_in_lines_share():
     assert found.information[3] > 100 * found.information[2]
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
-@pytest.mark.parametrize(
-    ("length", "size"), [(2, 41), (300, 601), (5000, 10_000), (5000, 19_999), (70_000, 200_001)]
-)
-def test_copies_of_a_text_have_its_length(length, size, dtype):
-    one = np.random.default_rng(length).integers(0, 250, length).astype(dtype)
-    data = np.resize(one, size)
-    assert periods.copied_length(data) == length
-    data[-1] += 1
-    assert periods.copied_length(data) is None
-
-
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 1000])
-def test_what_is_no_copies_has_no_length(size):
-    """Also one symbol over and over, and a text whose beginning alone stands again."""
-    assert periods.copied_length(np.zeros(size, np.uint8)) is None
-    assert periods.copied_length(np.arange(size).astype(np.uint16)) is None
-    text = np.frombuffer(TEXT, np.uint8)[:20_000]
-    assert periods.copied_length(np.concatenate([text[:6000], text])) is None
-
-
-def test_copies_of_a_text_are_not_measured_as_more_text():
-    """An interval from them would be as narrow as if all were new."""
-    text = np.frombuffer(TEXT, np.uint8)[:5000]
-    options = {"stated": (1, 50), "max_lag": 50}
-    with pytest.raises(
-        ValueError, match=r"copies of one text, got 3.2 times the same 5,000 bytes, .* first 5,000"
-    ):
-        measure_corpus(Named("copies", "made"), np.resize(text, 16_000), **options)
-    assert measure_corpus(Named("once", "made"), text, **options).period is None
-
-
 def test_a_short_period_that_is_found_is_taken_off_and_not_refused():
     once = np.random.default_rng(1).integers(0, 4, 61).astype(np.uint8)
     found = measure_corpus(

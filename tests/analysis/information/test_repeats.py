@@ -188,6 +188,24 @@ def test_agreement_tells_the_information_of_a_potts_law() -> None:
         np.testing.assert_allclose(found, potts_information(q, symbols), rtol=1e-6)
 
 
+def test_chance_of_a_layout_has_an_error_of_its_own() -> None:
+    """It is counted as the data are: noise must exceed sqrt 2 as much once in a thousand lags."""
+    rng = np.random.default_rng(0)
+    data, layout = (numbered(rng.integers(0, 500, 50_000)) for _ in range(2))
+    lags = np.arange(1, 21)
+    _, correlation = repeat_curves(data, lags, beside=layout)
+    expected = len(data) / 500  # equal pairs by chance: their number is Poissonian
+    once_in_a_thousand = 3.29 * np.sqrt(2 * expected) / len(data)
+    assert min(correlation.floor) > 0.85 * once_in_a_thousand
+
+
+def test_a_layout_without_equal_pairs_gives_finite_numbers() -> None:
+    data = numbered(np.random.default_rng(0).integers(0, 500, 50_000))
+    layout = np.arange(len(data), dtype=data.dtype)
+    for curve in repeat_curves(data, np.array([1, 3]), beside=layout):
+        assert np.isfinite([curve.values, curve.floor]).all()
+
+
 def test_a_curve_of_repeats_is_judged_from_its_peak() -> None:
     """Two equal symbols never stand side by side here, and those two apart are by chance: memory
     that begins at lag 3 is found with its end.

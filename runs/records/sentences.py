@@ -495,6 +495,7 @@ AVERAGED = (
     "rates-bare",
     "rates-bare-longer",
     "rates-finch",
+    "rates-goose",
     "rates-longer",
     "rates-lru",
     "rates-lru-longer",

@@ -199,6 +199,7 @@ DESIGN = {
     "evidence/rates": {
         "0.02",
         "0.020",
+        "0.03",
         "0.05",
         "0.032",
         "0.039",
@@ -207,6 +208,7 @@ DESIGN = {
         "0.1",
         "0.363",
         "0.290",
+        "1.14",
         "1.2",
         "4.9",
     },
@@ -1060,6 +1062,19 @@ def test_without_a_gain_short_half_lives_lead_after_four_times_the_text() -> Non
             assert (statistics.fmean(losses) < of_four) == (text == "test")
 
 
+def begun(rows: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
+    """The shortest and the longest half-life with which the runs of an arm began."""
+    ends: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        arm = row["arm"].partition("_")[0]
+        of_blocks = row["first"]["half_life_quantiles"]
+        shortest = min(block[0] for block in of_blocks)
+        longest = max(block[-1] for block in of_blocks)
+        low, high = ends.get(arm, (shortest, longest))
+        ends[arm] = (min(low, shortest), max(high, longest))
+    return {arm: (round(low, 1), round(high)) for arm, (low, high) in ends.items()}
+
+
 def test_short_half_lives_lead_the_official_ones_in_a_small_rwkv_6() -> None:
     study = "rates-finch"
     declared = sentences.record(f"{study}/report/table.json")["declared"]["hypotheses"]
@@ -1087,13 +1102,29 @@ def test_short_half_lives_lead_the_official_ones_in_a_small_rwkv_6() -> None:
         "short_0.016",
     }
     assert {arm for arm, mean in means.items() if mean < of_five} == {"short_0.008"}
-    begun = {
-        row["arm"].partition("_")[0]: [block[0] for block in row["first"]["half_life_quantiles"]]
-        + [block[-1] for block in row["first"]["half_life_quantiles"]]
-        for row in rows
+    assert begun(rows) == {"log-spaced": (1, 2000), "short": (1, 8), "official": (1.9, 280)}
+
+
+def test_short_half_lives_lead_the_official_ones_in_a_small_rwkv_7() -> None:
+    study = "rates-goose"
+    declared = sentences.record(f"{study}/report/table.json")["declared"]["hypotheses"]
+    assert [row["verdict"] for row in declared] == ["confirmed"] * 3
+    rows = finished_rows(study)
+    assert len(rows) == 96
+    means = {
+        arm: statistics.fmean(row["result"]["final_val_bpb"] for row in rows if row["arm"] == arm)
+        for arm in {row["arm"] for row in rows}
     }
-    ends = {arm: (round(min(ends)), round(max(ends))) for arm, ends in begun.items()}
-    assert ends == {"log-spaced": (1, 2000), "short": (1, 8), "official": (2, 280)}
+    leads = {}
+    for rate in ("0.002", "0.004", "0.008", "0.016"):
+        assert means[f"short_{rate}"] < means[f"official_{rate}"] < means[f"log-spaced_{rate}"]
+        leads[rate] = means[f"log-spaced_{rate}"] - means[f"short_{rate}"]
+    assert max(leads, key=leads.__getitem__) == "0.016"
+    (counts,) = sentences.record(f"{study}/references.json")["references"]
+    of_four, of_five = counts["val_bpb"][3:5]
+    assert {arm for arm, mean in means.items() if mean < of_four} == {"short_0.004", "short_0.008"}
+    assert min(means.values()) > of_five
+    assert begun(rows) == {"log-spaced": (1.2, 2000), "short": (1.2, 8), "official": (1.2, 3408)}
 
 
 def test_minima_of_every_study_of_curves_are_those_of_its_report() -> None:

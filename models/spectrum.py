@@ -136,6 +136,24 @@ class ExactBuffers(nn.Module):
                 self._buffers[name] = exact.to(moved.device, wide)
         return self
 
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *others: Any, **named: Any
+    ) -> None:
+        """Keep the digits of a buffer of which a `state_dict` has no more than the rounding.
+
+        Such is one that was cast as a whole, as to ship weights in bfloat16.
+        """
+        before = {name: self._buffers.get(name) for name in self.EXACT}
+        kept = {name: one.clone() for name, one in before.items() if one is not None}
+        super()._load_from_state_dict(state_dict, prefix, *others, **named)
+        for name, exact in kept.items():
+            given = state_dict.get(prefix + name)
+            if not isinstance(given, Tensor) or given.shape != exact.shape or exact.is_meta:
+                continue
+            is_narrow = given.is_floating_point() and given.dtype.itemsize < exact.dtype.itemsize
+            if is_narrow and torch.equal(exact.to(given.device, given.dtype), given):
+                self._buffers[name] = exact
+
 
 def log_positions(x: Tensor, memory: BlockMemory | None, dtype: torch.dtype) -> Tensor:
     """ln t of the steps of x (B,T,..): (1,T) for t = 1..T, or (B,T) after those in `memory`.

@@ -7,7 +7,9 @@ import importlib
 import inspect
 import json
 import os
+import shutil
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, distributed
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 import plkernel
 from plkernel.analysis.exponentials import power_law_target
@@ -30,10 +35,32 @@ from plkernel.config.reading import load_spec
 from plkernel.models.init import initialise_
 from plkernel.models.power_law import check_writable, decays_, projection_
 from plkernel.models.ssm import SSM, SSMConfig
+from plkernel.training.checkpoint import digest_of
 from plkernel.training.loop import prepare, run_training
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = [*(ROOT / "plkernel" / "commands").glob("*.py")]
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_of_any_width_mean_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes of wide numbers in memory are no text, and numbers of 8 bits add up beyond them."""
+    drawn = np.random.default_rng(0).integers(0, 4, 20_000)
+    expected = plkernel.measure(drawn, max_lag=100, lags=(1, 100)).information
+    np.save(tmp_path / "drawn.npy", drawn)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    views = (memoryview(drawn), memoryview(np.repeat(drawn, 2).astype(np.uint8))[::2])
+    for text in (*views, "~/drawn.npy"):
+        found = plkernel.measure(text, max_lag=100, lags=(1, 100)).information
+        assert found.values == expected.values
+    small: Any = np.int8(100)
+    found = plkernel.measure(drawn, max_lag=small, lags=(np.int8(1), small), blocks=np.int8(40))
+    assert found.information.values == expected.values
+    assert plkernel.fit(1.15, terms=np.int8(5)).active == plkernel.fit(1.15, terms=5).active
+    half = plkernel.fit(Fraction(3, 2), max_lag=np.int16(512)).active
+    assert half == plkernel.fit(1.5, max_lag=512).active
 
 
 def test_every_name_is_there_and_told_to_editors() -> None:
@@ -212,6 +239,15 @@ def judged(model: object, **options: object) -> object:
     ("call", "message"),
     [
         (lambda: plkernel.measure(np.zeros(9)), "got float64 of shape"),
+        (lambda: plkernel.measure(memoryview(np.zeros(9))), "got float64 of shape"),
+        (
+            lambda: plkernel.measure(np.ma.masked_equal(np.arange(9), 3)),
+            "text must not be masked",
+        ),
+        (lambda: plkernel.measure(TEXT, max_lag=10**400), "max_lag must be less than .* 1.00e.400"),
+        (lambda: plkernel.fit(values=np.ma.masked_equal([3.0, 2, 1], 2)), "must not be masked"),
+        (lambda: plkernel.fit(values=[1e308, 1e307, 1e306]), "values must be at most 1e.300"),
+        (lambda: plkernel.fit(values=[10**400, 2, 1]), "values must be real numbers"),
         (lambda: plkernel.measure(np.zeros((3, 3), int)), r"got int64 of shape \(3, 3\)"),
         (
             lambda: plkernel.evaluate(lambda tokens: tokens, np.array([0, 256])),
@@ -740,6 +776,83 @@ def test_a_wrapped_model_is_cut_where_its_patches_begin(wrap: Callable[..., Any]
     sees_ahead = SSM(SSMConfig(dim=8, layers=1, patch=2, mode="published"))
     with pytest.raises(ValueError, match="got patching mode 'published', which sees ahead"):
         plkernel.evaluate(wrap(sees_ahead), TEXT, context=32)
+
+
+def test_a_model_whose_layers_are_recomputed_is_cut_where_its_patches_begin() -> None:
+    """As FSDP, activation checkpointing hands on the attributes of the model that it wraps."""
+    patched = SSM(SSMConfig(dim=8, layers=1, patch=4, mode="causal"))
+    model = initialise_(patched, "transformers_default", 0)
+    alone = plkernel.truncation(model, TEXT, context=32, windows=4)
+    found = plkernel.truncation(checkpoint_wrapper(model), TEXT, context=32, windows=4)
+    assert found.given == alone.given == (4, 8, 16, 32)
+    assert found.bpb == alone.bpb
+
+
+@pytest.mark.filterwarnings("ignore:FSDP is switching to use", "ignore:.*NO_SHARD")
+def test_the_model_in_fsdp_is_run_by_its_wrapper(tmp_path: Path) -> None:
+    """The wrapper gathers the shards; the model alone would compute with what is left of them."""
+    patched = SSM(SSMConfig(dim=8, layers=1, patch=4, mode="causal"))
+    model = initialise_(patched, "transformers_default", 0)
+    alone = plkernel.truncation(model, TEXT, context=32, windows=4)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
+    )
+    try:
+        wrapped = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+        calls: list[None] = []
+        wrapped.register_forward_hook(lambda *_: calls.append(None))
+        found = plkernel.truncation(wrapped, TEXT, context=32, windows=4)
+    finally:
+        distributed.destroy_process_group()
+    assert calls
+    assert found.given == alone.given == (4, 8, 16, 32)
+    assert found.bpb == pytest.approx(alone.bpb)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("seed", -1, "seed must be a whole number from 0, got -1"),
+        ("seed", "x", "seed must be a whole number from 0, got 'x'"),
+        ("context", "x", "train.context must be a whole number from 1, got 'x'"),
+        ("context", 1.5, "train.context must be a whole number from 1, got 1.5"),
+    ],
+)
+def test_numbers_that_no_run_has_are_told_where_file_and_checkpoint_agree(
+    run: TrainedRun, name: str, value: Any, message: str
+) -> None:
+    config = run.config
+    (config if name == "seed" else config["train"])[name] = value
+    (run.path / "config.json").write_text(json.dumps(config))
+    forge(run.path / "checkpoint.safetensors", config=json.dumps(config))
+    with pytest.raises(ValueError, match=message):
+        run.evaluate(windows=2)
+
+
+def forge(path: Path, **changes: str) -> None:
+    """Write a checkpoint with other metadata, and with their digest."""
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() | changes
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    metadata["digest"] = digest_of(tensors, metadata)
+    save_file(tensors, path, metadata=metadata)
+
+
+def test_a_copied_checkpoint_of_a_patched_model_is_read_per_byte(
+    tiny_spec: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Without its config.json too: the file itself says how many bytes a step has."""
+    path = tiny_spec()
+    path.write_text(path.read_text().replace("[train]", "[model.patching]\nsize = 4\n[train]"))
+    run_training(prepare(load_spec(str(path)), "uniform", 0, tmp_path / "out"), progress_bar=False)
+    folder = tmp_path / "out" / "uniform" / "seed-0"
+    per_step = plkernel.load_run(folder).layers
+    copied = tmp_path / "copied" / "model.safetensors"
+    copied.parent.mkdir()
+    shutil.copy(folder / "checkpoint.safetensors", copied)
+    for target in (copied, copied.parent):
+        for layer, known in zip(plkernel.inspect(target).layers, per_step, strict=True):
+            np.testing.assert_allclose(layer.rates, known.rates / 4)
 
 
 def test_a_run_is_opened_and_drawn_without_a_random_number(run: TrainedRun) -> None:

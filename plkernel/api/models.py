@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
     Subject: TypeAlias = "TrainedRun | Model | Predict"
 
+WRAPPED = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""Parts of the modules that FSDP and activation checkpointing put around a model."""
+
 
 @dataclass(frozen=True, repr=False)
 class TextLosses(Result):
@@ -86,7 +89,10 @@ def evaluate(
     windows  largest number of windows
 
     A torch module is in evaluation mode meanwhile; what it returns may hold the logits as
-    `.logits`, or first in a tuple. Raises ValueError for a model that sees ahead, is random or
+    `.logits`, or first in a tuple. Of a model of plkernel in torch.compile, DataParallel or DDP it
+    is the model inside that runs: uncompiled, on one device, without hooks of the wrapper. In FSDP
+    the wrapper runs, since it gathers the shards, and so must the same call in every process. Any
+    other callable is called as it is. Raises ValueError for a model that sees ahead, is random or
     returns something else, for logits that are not numbers, and a text shorter than a window.
     """
     from plkernel.context.measures import moments
@@ -110,8 +116,8 @@ def truncation(
 
     It is the worth of far context.
 
-    Arguments as in `evaluate`. The result has given (L,) bytes, bpb (L,) and cost (L,) against the
-    whole context.
+    Arguments and wrapped models as in `evaluate`. The result has given (L,) bytes, bpb (L,) and
+    cost (L,) against the whole context.
     """
     from plkernel.training import evaluate as measures
 
@@ -131,8 +137,8 @@ def influence(
 ) -> "Influence":
     """KL divergence in bits of a prediction when the token d steps back is another.
 
-    lags: ascending, 1 to the context; 1, 2, 4 .. unless given. Other arguments as in `evaluate`.
-    The result has lags (L,) and bits (L,). For integer arrays of other alphabets:
+    lags: ascending, 1 to the context; 1, 2, 4 .. unless given. Other arguments and wrapped models
+    as in `evaluate`. The result has lags (L,) and bits (L,). For integer arrays of other alphabets:
     `plkernel.probing.predictions`.
     """
     from plkernel.training import evaluate as measures
@@ -363,10 +369,11 @@ def _opened(
     opened: Any = model.model if isinstance(model, TrainedRun) else model
     taken = _taken_windows(model, text, context, windows, batch, disjoint)
     inner = _unwrapped(opened)
-    if isinstance(inner, Model):
+    is_own = isinstance(_held(inner), Model)
+    if is_own:
         opened = inner
     with modes_kept(opened):
-        if isinstance(opened, Model):
+        if is_own:
             device = next(opened.parameters()).device
             yield predictor(opened, device), taken, patch_of(opened)
         else:
@@ -385,6 +392,23 @@ def _unwrapped(model: Any) -> Any:
         if inner is None:
             break
         model = inner
+    return model
+
+
+def _held(model: Any) -> Any:
+    """The model that FSDP or activation checkpointing has wrapped; any other as it is.
+
+    Such a wrapper hands on the attributes of the model, but is what must be called: FSDP gathers
+    the shards of the parameters then. The wrappers are told by their parts, as torch.distributed
+    is slow to import.
+    """
+    from torch import nn
+
+    while isinstance(model, nn.Module):
+        wrapped = [model._modules[name] for name in WRAPPED if name in model._modules]
+        if not wrapped:
+            break
+        model = _unwrapped(wrapped[0])
     return model
 
 

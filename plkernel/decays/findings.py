@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from plkernel.analysis.parametrisations import softplus
 from plkernel.decays.families import Family, Floats, Given, gate_bound, kimi
 from plkernel.decays.plausible import LONGEST, transformed
 from plkernel.decays.rates import NUMBERED, Layer, half_lives
@@ -40,6 +41,10 @@ STEPS = ("dt_bias", "log_dt", "log_step")
 """Roles of time steps: one step for all channels is a design where levels are evenly spaced."""
 FEWEST_STEPS = 3
 """Steps between neighbours from which on their turning points tell anything."""
+GAPS = "delta"
+"""Role of the gaps between the levels of ordered decays, before softplus."""
+DRAWN_STEPS = (0.001, 0.1)
+"""Time steps between which the official code of Mamba draws them."""
 LENGTH = "log_length"
 """Role of ln T of decays that depend on the position."""
 CHANCE = 3.1
@@ -160,11 +165,19 @@ def _are_even(levels: Floats) -> bool:
 def _is_of_post(layer: Layer) -> bool:
     """True if one time step for all channels is the design of PoST (arXiv 2604.07658).
 
-    Its levels begin evenly on a logarithmic scale. Elsewhere a step that is the same in all
-    channels was never drawn.
+    Its levels begin evenly on a logarithmic scale, and training moves them while the step may stay
+    frozen: then it is one that the official code could have drawn. Elsewhere a step that is the
+    same in all channels was never drawn.
     """
     with np.errstate(divide="ignore", invalid="ignore"):  # a rate may be 0, or NaN
-        return _are_even(np.log(np.abs(layer.rates)))
+        if _are_even(np.log(np.abs(layer.rates))):
+            return True
+    stored = layer.tensors.get("dt_bias")
+    if stored is None or not np.isfinite(layer.rates).all() or not _vary(layer.rates):
+        return False
+    step = softplus(stored.values.flat[0])
+    low, high = DRAWN_STEPS
+    return bool(low < step < high)
 
 
 def _are_smooth(levels: Floats) -> bool:
@@ -404,9 +417,30 @@ def _of_half_lives(layer: Layer, started: Collection[str]) -> Iterator[Finding]:
         shortest = half_lives(layer.rates).flat[0]
         words = f"all half-lives are {shortest:.4g}, to {NEARLY_EQUAL:g}"
         yield Finding("all equal", subject, words)
+    else:
+        yield from _shared_by_neighbours(layer)
     if not _is_as_defined(layer):
         words = "the slopes are not those that config.json defines"
         yield Finding("not as defined", subject, words)
+
+
+def _shared_by_neighbours(layer: Layer) -> Iterator[Finding]:
+    """Neighbours in an ordered decay whose gap has closed: they hold one decay between them."""
+    gaps = layer.tensors.get(GAPS)
+    rates = layer.rates.ravel()
+    if gaps is None or rates.size != gaps.values.size + 1 or not np.isfinite(rates).all():
+        return
+    is_closed = softplus(gaps.values.ravel()) <= NEARLY_EQUAL
+    larger = np.maximum(rates[1:], rates[:-1])
+    # The other tensors of a layer, such as dt_bias, may keep decays of one level apart.
+    are_equal = np.abs(np.diff(rates)) <= NEARLY_EQUAL * larger
+    shared = is_closed & (are_equal | are_equal[::-1])
+    if shared.any():
+        words = (
+            f"{_share(shared)} gaps have closed, to {NEARLY_EQUAL:g}: {rates.size:,} channels hold"
+            f" {rates.size - np.count_nonzero(shared):,} different decays"
+        )
+        yield Finding("some equal", layer.names[GAPS], words, "notable")
 
 
 def _out_of_range(layer: Layer, started: Collection[str], subject: str) -> Iterator[Finding]:

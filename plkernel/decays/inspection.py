@@ -21,7 +21,7 @@ from plkernel.decays.memory_figures import DRAWN, model_figure
 from plkernel.decays.own import Decays, UnknownDecays, statements
 from plkernel.decays.rates import LAGS, Layer, kernel, known_layers, quantiles
 from plkernel.decays.redrawn import FEWEST, redrawn
-from plkernel.decays.run_files import file_of, is_of_run, weights_of
+from plkernel.decays.run_files import bytes_per_step, file_of, is_of_run, weights_of
 from plkernel.decays.structure import row_labels, why_unknown
 from plkernel.decays.tensors import HUB, open_checkpoint
 
@@ -198,6 +198,9 @@ def inspected(target: str, decays: Decays | None = None) -> Shown:
         layers = known_layers(checkpoint, stated, head_of(opened, checkpoint))
         if not layers:
             raise UnknownDecays(_nothing(checkpoint.names), checkpoint.names)
+        patch = bytes_per_step(target)
+        if patch > 1:  # of a run whose checkpoint stands alone
+            layers = [replace(layer, tokens_per_step=patch) for layer in layers]
         seen = tuple(findings(checkpoint, layers))
     except UnknownDecays as error:
         raise UnknownDecays(escaped(f"{target}: {error}"), error.names) from error

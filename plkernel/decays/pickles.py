@@ -121,21 +121,27 @@ def _no_weights(content: Any) -> str:
     for key in content:
         if not isinstance(key, str):
             return f"one with the key {shown(key)}; names must be texts"
-    if not any(_is_tensor(value) for value in content.values()) and _has_arrays(content):
-        return "one with numpy arrays and no named tensor; torch.from_numpy makes tensors of arrays"
+    array = _first_array(content)
+    if array and not any(_is_tensor(value) for value in content.values()):
+        return (
+            f"one with numpy arrays, as {shown(array)}, and no named tensor; torch.from_numpy makes"
+            " tensors of arrays"
+        )
     return ""
 
 
-def _has_arrays(content: Mapping[Any, Any], depth: int = 0) -> bool:
-    """True if a numpy array is among the weights of a dictionary, or of one within it."""
+def _first_array(content: Mapping[Any, Any], depth: int = 0) -> str:
+    """Name of a numpy array among the weights of a dictionary, or of one within it; "" if none."""
     for name, value in content.items():
         if isinstance(name, str) and NOT_WEIGHTS.match(name):
             continue
         if type(value).__name__ == ARRAY:
-            return True
-        if isinstance(value, Mapping) and depth < DEEPEST and _has_arrays(value, depth + 1):
-            return True
-    return False
+            return str(name)
+        if isinstance(value, Mapping) and depth < DEEPEST:
+            found = _first_array(value, depth + 1)
+            if found:
+                return found
+    return ""
 
 
 def _check_expanded(path: Path, weights: Mapping[str, Any]) -> None:

@@ -4,12 +4,15 @@ A run keeps its weights as `model.NAME`, and beside them the moments and average
 config.json has a table `model`, in which `config` is what the code of others was given.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from plkernel.common.files import CHECKPOINT, CONFIG
 from plkernel.decays.checkpoints import Checkpoint
+from plkernel.decays.config_sizes import WIDEST
+from plkernel.decays.tensors import SAFE, SINGLE, open_safetensors
 
 WEIGHTS = "model."
 """Begins the names of weights."""
@@ -37,6 +40,28 @@ def weights_of(checkpoint: Checkpoint) -> Checkpoint:
         return replace(checkpoint, names=names)
     given = section.get("config")
     return replace(checkpoint, names=names, config=given if isinstance(given, Mapping) else {})
+
+
+def bytes_per_step(target: str) -> int:
+    """Bytes of one step of the recurrence in a checkpoint of a run that was copied alone.
+
+    The file has the configuration of its run in its metadata too. 1 for any other target, and where
+    config.json stands beside it.
+    """
+    path = Path(target)
+    file = path / SINGLE if path.is_dir() else path
+    if file.suffix not in SAFE or not file.is_file() or (file.parent / CONFIG).exists():
+        return 1
+    with open_safetensors(file, "numpy") as opened:
+        metadata = opened.metadata() or {}
+    if not {"progress", "digest"} <= metadata.keys():
+        return 1
+    try:
+        size = json.loads(metadata["config"])["model"]["patching"]["size"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return 1
+    is_whole = isinstance(size, int) and not isinstance(size, bool)
+    return size if is_whole and 1 <= size <= WIDEST else 1
 
 
 def _is_beside(name: str, known: frozenset[str]) -> bool:

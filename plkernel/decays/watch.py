@@ -111,6 +111,8 @@ class watch:
 
     `findings` has those of plkernel.inspect, and of the optimizer; all since the start. New ones
     that are wrong are warned of, once each. `unseen` says which layers cannot be read, and why.
+    It can be copied and pickled; with a function in `decays`, pickled where that can be: one of a
+    module, not a lambda or one within another function.
     Raises ValueError if no layer is known.
 
     A tensor that falls to the share s of itself takes rates exp(A_log) of 1 .. 16 to 1 .. 16**s: at

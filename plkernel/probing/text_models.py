@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +22,8 @@ from plkernel.data import corpora
 from plkernel.data.tokenised import characters, tokenised
 from plkernel.decays.config_sizes import check_against, check_parameters
 from plkernel.decays.gguf_files import GGUF
+from plkernel.decays.rates import NUMBERED
+from plkernel.decays.structure import layers_of, too_many
 from plkernel.decays.tensors import INDEX, PICKLE, PICKLE_INDEX, SINGLE, open_checkpoint
 from plkernel.models.layers import BYTES
 from plkernel.probing.runs import validation_text
@@ -148,7 +150,20 @@ def _loaded(path: Path, numbers: int | None) -> nn.Module:
             f"tensors of the model are not in its file: {', '.join(missing[:3])}"
             f"{' ..' if missing[3:] else ''}"
         )
+    _check_all_taken(found["unexpected_keys"], config.to_dict())
     return cast(nn.Module, model)
+
+
+def _check_all_taken(unread: Iterable[str], config: Mapping[str, Any]) -> None:
+    """ValueError for layers of a file that config.json does not count.
+
+    unread: names of the tensors that the model has no place for, as of a head for another task.
+    """
+    matches = [NUMBERED.search(name) for name in unread]
+    numbers = [int(match["number"]) for match in matches if match]
+    words = too_many(1 + max(numbers, default=-1), config, layers_of(config))
+    if words:
+        raise ValueError(f"{CONFIG} must count all layers of the model, got {words}")
 
 
 def ends_by_pieces(pieces: Sequence[str], size: int) -> NDArray[np.int64]:
@@ -180,7 +195,14 @@ def _transformers(path: Path, device: torch.device) -> TextModel:
     model.float().to(device).eval()
 
     def predict(tokens: Tensor) -> Tensor:
-        logits: Tensor = model(input_ids=tokens.to(device), use_cache=False).logits
+        try:
+            logits: Tensor = model(input_ids=tokens.to(device), use_cache=False).logits
+        except (LookupError, TypeError, AttributeError, ArithmeticError) as error:
+            # Of a configuration that its module does not check; others are of the machine.
+            raise ValueError(
+                f"target {path}: model must run on tokens of shape {tuple(tokens.shape)}, it raised"
+                f" {cli.told(error)}"
+            ) from error
         return logits.float()
 
     most = getattr(model.config, "max_position_embeddings", None) or math.inf

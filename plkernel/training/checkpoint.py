@@ -6,6 +6,7 @@ types, shapes and bytes of all tensors. It guards against damage and mix-ups, no
 """
 
 import json
+import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from plkernel.common.files import (
     load_json,
     load_object,
     save_json,
+    shown,
 )
 from plkernel.config.condition import from_config
 from plkernel.decays.config_sizes import check_against, check_parameters
@@ -106,7 +108,7 @@ def load_checkpoint(
     try:
         tensors, metadata = _read(path)
         progress = _progress_of(metadata)
-        held = json.loads(metadata["config"])
+        held = json.loads(metadata["config"], parse_constant=_finite)
         _check_tensors(tensors, model, optimizer is not None and progress.step > 0)
     except (SafetensorError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         hint = "" if optimizer else "; name the folder of a run, or a checkpoint in one"
@@ -176,14 +178,31 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def _progress_of(metadata: Mapping[str, str]) -> RunProgress:
     """The point that a run had reached, without EARLIER.
 
-    Raises TypeError for parts that are unknown, and ValueError for those that are no numbers.
+    Raises TypeError for parts that are unknown, and ValueError for those that are no numbers, or
+    numbers that no run reaches.
     """
     point = json.loads(metadata["progress"])
     progress = RunProgress(**{name: value for name, value in point.items() if name not in EARLIER})
     for name, value in asdict(progress).items():
         is_whole = isinstance(getattr(RunProgress, name), int)
         check_numbers(Integral if is_whole else Real, **{name: value})
+        if not 0 <= value < math.inf:
+            raise ValueError(f"{name} must be a finite number from 0, got {shown(value)}")
+    if progress.loss_count > progress.step:
+        raise ValueError(
+            f"loss_count must be at most the step, {progress.step:,}, got {progress.loss_count:,}"
+        )
     return progress
+
+
+def _finite(name: str) -> float:
+    """NaN, Infinity or -Infinity of JSON as a number.
+
+    Raises ValueError for NaN, which no option is, and which equals nothing, not even itself.
+    """
+    if name == "NaN":
+        raise ValueError("numbers of its config must not be NaN")
+    return float(name)
 
 
 def _fill_moments(
@@ -216,6 +235,12 @@ def load_state(path: Path, like: State) -> State:
     position = found.pop("position", None)
     if position is None or _kinds(found) != _kinds(like.tensors):
         raise ValueError(f"checkpoint {path} must hold the state that the run carries, got another")
+    is_count = position.ndim == 0 and not position.is_floating_point() and int(position) >= 0
+    if not is_count:
+        raise ValueError(
+            f"checkpoint {path} must hold the position of its state, a whole number from 0, got"
+            f" {shown(position.tolist())}"
+        )
     tensors = {name: found[name].to(values.device) for name, values in like.tensors.items()}
     return State(like.model, tensors, int(position))
 
@@ -308,7 +333,24 @@ def open_model(path: Path, trusted: bool | None = None) -> tuple[Any, dict[str, 
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{config} must describe a model, got none ({error})") from error
         step = load_checkpoint(checkpoint, model, config=content).step
+    _check_read_numbers(content, config)
     return model.eval(), content, step
+
+
+def _check_read_numbers(content: Mapping[str, Any], config: Path) -> None:
+    """ValueError unless seed and context, which are read of a trained model, are numbers of a run.
+
+    The rest of the training matters to a run that goes on alone.
+    """
+    read = {"seed": (content, 0), "context": (content.get("train") or {}, 1)}
+    for name, (section, least) in read.items():
+        value = section.get(name, least)
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not is_whole or value < least:
+            where = name if section is content else f"train.{name}"
+            raise ValueError(
+                f"{config}: {where} must be a whole number from {least}, got {shown(value)}"
+            )
 
 
 @contextmanager
@@ -316,12 +358,15 @@ def apart() -> Iterator[None]:
     """Build a model as if nothing else ran in the process.
 
     It is in float32 and on the CPU whatever the defaults of torch are, and leaves these and the
-    random numbers of the CPU as they were.
+    random numbers of the CPU, and of the GPUs if CUDA is in use, as they were. All of these belong
+    to the process: a model that another thread builds or draws from meanwhile may get the type and
+    the random numbers of this one.
     """
     dtype = torch.get_default_dtype()
+    in_use = torch.cuda.device_count() if torch.cuda.is_initialized() else 0
     torch.set_default_dtype(torch.float32)
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        with torch.random.fork_rng(devices=range(in_use)), torch.device("cpu"):
             yield
     finally:
         torch.set_default_dtype(dtype)

@@ -727,6 +727,27 @@ def logits_of(predict: Predict, tokens: Tensor, window: int = 0) -> Tensor:
     window: number of the first row of `tokens` (B,T), for messages. Raises ValueError that says
     where the first logits are which give no probabilities: NaN, +inf, or -inf for all tokens.
     """
+    logits = _given_logits(predict, tokens, window)
+    return logits.to(_wide(logits.dtype))
+
+
+def kept_logits(predict: Predict, tokens: Tensor, window: int = 0) -> Tensor:
+    """`logits_of` that stay as they are when `predict` is called again.
+
+    A replayed CUDA graph, and other software with buffers bound to its output, writes those of
+    every call to the same memory.
+    """
+    logits = _given_logits(predict, tokens, window)
+    return logits.to(_wide(logits.dtype), copy=True)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The type in which logits are read: float32 for half types."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
+def _given_logits(predict: Predict, tokens: Tensor, window: int) -> Tensor:
+    """Logits in the type and memory in which `predict` gives them; ValueError as `logits_of`."""
     with torch.no_grad():
         logits = as_logits(predict(tokens.clone()), tokens, "predict")
     peak = logits.amax(dim=2)
@@ -744,16 +765,7 @@ def logits_of(predict: Predict, tokens: Tensor, window: int = 0) -> Tensor:
             f"the logits of the model are not numbers: {kind} at position {place} of window"
             f" {window + row}{hint}"
         )
-    return logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-
-
-def kept_logits(predict: Predict, tokens: Tensor, window: int = 0) -> Tensor:
-    """`logits_of` that stay as they are when `predict` is called again.
-
-    A replayed CUDA graph, and other software with buffers bound to its output, writes those of
-    every call to the same memory.
-    """
-    return logits_of(predict, tokens, window).clone()
+    return logits
 
 
 def as_logits(given: Any, tokens: Tensor, name: str) -> Tensor:

@@ -248,6 +248,11 @@ class Training:
         checkpoint = self.task.folder.checkpoint
         try:
             self.progress = load_checkpoint(checkpoint, self.model, self.optimizer, self.config)
+            if self.progress.step > self.train.total_steps:
+                raise ValueError(
+                    f"checkpoint {checkpoint} must be of a step of the run, at most"
+                    f" {self.train.total_steps:,}, got {self.progress.step:,}"
+                )
             if self.state is not None:
                 self.state = load_state(checkpoint, self.state)
         except ValueError as error:

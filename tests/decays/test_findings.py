@@ -445,14 +445,18 @@ def test_half_lives_quantiles_and_kernels_of_rates_at_the_ends() -> None:
 # ------------------------------------------------------------------------------------------------
 
 
-def stated(tensors: dict[str, Any]) -> list[tuple[str, str]]:
-    """Names and severities of what is found in a file with these tensors."""
+def found_in(tensors: dict[str, Any]) -> list[Finding]:
+    """What is found in a file with these tensors."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "x.safetensors"
         path.write_bytes(save({name: torch.tensor(x) for name, x in tensors.items()}))
         checkpoint = open_checkpoint(str(path))
-        seen = findings.findings(checkpoint, known_layers(checkpoint))
-    return [(one.name, one.severity) for one in seen]
+        return findings.findings(checkpoint, known_layers(checkpoint))
+
+
+def stated(tensors: dict[str, Any]) -> list[tuple[str, str]]:
+    """Names and severities of what is found in a file with these tensors."""
+    return [(one.name, one.severity) for one in found_in(tensors)]
 
 
 GAPS = np.full(15, 0.3)
@@ -494,7 +498,8 @@ LOG_SPACED = np.log(np.expm1(np.geomspace(0.7, 0.0004, HEADS)))
     ("a_log", "dt_bias", "wrong"),
     [
         (EVEN, np.full(HEADS, -2.97), set()),
-        (RANDOM.normal(size=HEADS), np.full(HEADS, -2.97), {"all equal", "identical layers"}),
+        (RANDOM.normal(size=HEADS), np.full(HEADS, -2.97), {"identical layers"}),
+        (RANDOM.normal(size=HEADS), np.full(HEADS, 0.7), {"all equal", "identical layers"}),
         (np.zeros(HEADS), LOG_SPACED, set()),
         (np.zeros(HEADS), RANDOM.permutation(STEPS), {"zeros", "identical layers"}),
         (np.full(HEADS, 0.7), RANDOM.permutation(STEPS), {"all equal", "identical layers"}),
@@ -504,6 +509,7 @@ LOG_SPACED = np.log(np.expm1(np.geomspace(0.7, 0.0004, HEADS)))
     ],
     ids=[
         "the spectrum of PoST",
+        "the spectrum of PoST, trained beside a frozen step",
         "a step that was never drawn",
         "A = 1 and log-spaced steps",
         "A lost",
@@ -525,6 +531,27 @@ def test_a_design_holds_in_all_layers() -> None:
     assert ("all equal", "notable") in stated(one_step)
     one_step["layers.0.mixer.dt_bias"] = STEPS
     assert ("all equal", "wrong") in stated(one_step)
+
+
+@pytest.mark.parametrize(
+    ("closed", "seen_in_words"),
+    [
+        ((), None),
+        ((3,), "1 of 7 gaps have closed, to 0.0001: 8 channels hold 7 different decays"),
+        ((0, 3, 4), "3 of 7 gaps have closed, to 0.0001: 8 channels hold 5 different decays"),
+    ],
+)
+def test_channels_of_ordered_decays_that_share_one_are_told(
+    closed: tuple[int, ...], seen_in_words: str | None
+) -> None:
+    """A few neighbours have collapsed; all of them is another finding, which is wrong."""
+    gaps = np.full(7, 0.5)
+    gaps[list(closed)] = -12.0
+    tensors = {"m.0.ordered.theta": np.array([-3.0]), "m.0.ordered.delta": gaps}
+    seen = [one for one in found_in(tensors) if one.name == "some equal"]
+    expected = [seen_in_words] if seen_in_words else []
+    assert [one.seen for one in seen] == expected
+    assert all(one.severity == "notable" for one in seen)
 
 
 def test_one_step_beside_ordered_levels_is_no_fault_after_training_either() -> None:

@@ -68,11 +68,11 @@ def test_what_is_no_dictionary_of_names_is_refused(tmp_path: Path) -> None:
         (ARRAY, "a numpy array; save a dictionary of tensors"),
         (
             {"a": ARRAY, "n": ARRAY[0]},
-            "one with numpy arrays and no named tensor",
+            "one with numpy arrays, as 'a', and no named tensor",
         ),
         (
             {"state_dict": {"a": {"b": ARRAY}}},
-            "one with numpy arrays and no named tensor",
+            "one with numpy arrays, as 'b', and no named tensor",
         ),
     ],
 )

@@ -15,6 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,29 +85,60 @@ def test_no_thread_of_torch_is_started(one: Operator, of_a_sum: bool) -> None:
 class OfTwo:
     """Work that this thread and another begin together, and that the other one ends late."""
 
-    def __init__(self, fails: bool = False) -> None:
+    def __init__(self, error: BaseException | None = None) -> None:
         self.both = threading.Barrier(2, timeout=30)
-        self.fails = fails
+        self.error = error
         self.ended: list[threading.Thread] = []
 
     def work(self) -> None:
         self.both.wait()
         if threading.current_thread() is not threading.main_thread():
             time.sleep(0.05)
-            if self.fails:
-                raise MemoryError("no room")
+            if self.error is not None:
+                raise self.error
         self.ended.append(threading.current_thread())
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_thread_that_has_begun_is_waited_for_and_its_error_raised(fails: bool) -> None:
-    of_two = OfTwo(fails)
-    if fails:
-        with pytest.raises(MemoryError, match="no room"):
+@pytest.mark.parametrize("error", [None, MemoryError("no room")])
+def test_a_thread_that_has_begun_is_waited_for_and_its_error_raised(
+    error: BaseException | None,
+) -> None:
+    of_two = OfTwo(error)
+    if error is not None:
+        with pytest.raises(type(error), match="no room"):
             compiled.together(of_two.work, 2)
     else:
         compiled.together(of_two.work, 2)
         assert len(set(of_two.ended)) == 2
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()])
+def test_a_job_has_an_end_whatever_ends_it(error: BaseException) -> None:
+    """Without one its caller would wait for ever."""
+
+    def work() -> None:
+        raise error
+
+    helpers = compiled.Helpers(ThreadPoolExecutor(1), 1)
+    job: Future[float] = Future()
+    with suppress(SystemExit, KeyboardInterrupt):
+        helpers._do(job, work)
+    assert job.exception(timeout=0) is error
+
+
+def test_the_threads_of_one_call_help_in_the_next_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New ones for every call would cost a start each time, and would never be judged."""
+    monkeypatch.setattr(compiled, "_helpers", {})
+    made: list[int] = []
+
+    def pool(count: int) -> ThreadPoolExecutor:
+        made.append(count)
+        return ThreadPoolExecutor(count)
+
+    monkeypatch.setattr(compiled, "_pool", pool)
+    for _ in range(3):
+        compiled.together(OfTwo().work, 2)
+    assert made == [1]
 
 
 class Ended(ThreadPoolExecutor):

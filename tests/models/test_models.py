@@ -710,6 +710,31 @@ class Frozen(nn.Dropout):
         return super().train(False)
 
 
+class Counting(nn.Module):
+    """Notes every call of `train`, in which layers of LoRA add their matrices to others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[bool] = []
+
+    def train(self, mode: bool = True) -> "Counting":
+        self.calls.append(mode)
+        return super().train(mode)
+
+
+def test_a_module_whose_mode_does_not_change_is_left_alone() -> None:
+    counting = Counting().eval()
+    counting.calls.clear()
+    with evaluating(counting):
+        pass
+    assert counting.calls == []
+    counting.train()
+    counting.calls.clear()
+    with evaluating(counting):
+        assert counting.calls == [False]
+    assert counting.calls == [False, True]
+
+
 def test_every_module_is_in_its_own_mode_after_an_evaluation() -> None:
     model = nn.Sequential(nn.Dropout(), nn.Dropout(), Frozen())
     model[0].eval()

@@ -359,6 +359,14 @@ def test_options_that_are_no_numbers_are_named(asked: Any, message: str) -> None
         asked(markov, text(3, 32))
 
 
+def test_a_probe_refuses_its_step_before_the_model_runs() -> None:
+    def never(tokens: Tensor) -> Tensor:
+        raise AssertionError("the model has run")
+
+    with pytest.raises(ValueError, match="step must be at least 1, got 0"):
+        probe(never, text(3, 32), step=0)
+
+
 @pytest.mark.parametrize("length", [16, 17])
 def test_a_model_that_sees_ahead_is_refused_with_the_place(length: int) -> None:
     """Patches of two show their second token to the first: seen at an even and at an odd length."""
@@ -708,6 +716,27 @@ def test_a_model_of_256_tokens_reads_bytes_without_a_tokenizer(tmp_path: Path) -
     ) / np.log(2)
     assert found["unit"] == "byte"
     assert found["bits_per_token"] == pytest.approx(float(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 1}, "got 1 layers, and there are tensors of 2"),
+        ({"time_step_limit": [0.0]}, "it raised IndexError: list index out of range"),
+    ],
+)
+def test_a_configuration_that_is_not_that_of_the_tensors_is_told(
+    changes: dict[str, Any], message: str, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    """Half of the layers would be probed as if they were the model."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"num_heads": 4, "head_dim": 8, "state_size": 4, "n_groups": 1}
+    config = transformers.Mamba2Config(hidden_size=16, num_hidden_layers=2, vocab_size=256, **sizes)
+    transformers.Mamba2ForCausalLM(config).save_pretrained(tmp_path / "model")
+    written = tmp_path / "model" / "config.json"
+    written.write_text(json.dumps(json.loads(written.read_text()) | changes))
+    asked = ("--text", __file__, "--windows", 2, "--context", 16)
+    assert message in refused(command.probe, tmp_path / "model", *asked)
 
 
 def test_code_in_the_folder_does_not_run(

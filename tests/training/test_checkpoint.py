@@ -16,6 +16,7 @@ from plkernel.decays.tensors import open_checkpoint
 from plkernel.models.state import State
 from plkernel.training.checkpoint import (
     _sized,
+    apart,
     digest_of,
     first_nan,
     load_checkpoint,
@@ -161,12 +162,59 @@ def test_a_checkpoint_belongs_to_one_run(path: Path) -> None:
             True,
             "whole and of this model, got another .step must be a whole number",
         ),
+        (
+            lambda _, metadata: metadata.update(progress='{"step": -1}'),
+            True,
+            "step must be a finite number from 0, got -1",
+        ),
+        (
+            lambda _, metadata: metadata.update(progress='{"step": 6, "seconds": NaN}'),
+            True,
+            "seconds must be a finite number from 0, got nan",
+        ),
+        (
+            lambda _, metadata: metadata.update(progress='{"step": 6, "loss_count": 7}'),
+            True,
+            "loss_count must be at most the step, 6, got 7",
+        ),
+        (
+            lambda _, metadata: metadata.update(config='{"seed": NaN}'),
+            True,
+            "numbers of its config must not be NaN",
+        ),
         (lambda _, metadata: metadata.update(config="{"), True, "whole and of this model"),
     ],
 )
 def test_other_damage_is_named(path: Path, change: Callable, sealed: bool, message: str) -> None:
     rewrite(path, change, sealed)
     refused(path, f"checkpoint .*checkpoint.safetensors .*{message}")
+
+
+@pytest.mark.parametrize("position", [torch.tensor(-1), torch.tensor(1.5), torch.ones(2)])
+def test_a_state_comes_with_a_position_that_a_run_reaches(position: Tensor, path: Path) -> None:
+    state = State("x", {"s": torch.zeros(2)}, 5)
+    save_checkpoint(path, *trained(), PROGRESS, CONFIG, state)
+    assert load_state(path, state).position == 5
+    rewrite(path, lambda tensors, _: tensors.update({"state.position": position}))
+    with pytest.raises(ValueError, match="the position of its state, a whole number from 0, got"):
+        load_state(path, state)
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+def test_a_model_is_built_without_a_random_number_of_a_gpu(
+    in_use: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA has generators once it is in use, and is not put to use for them."""
+    of_gpu = {0: 3, 1: 4}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: in_use)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(of_gpu))
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: of_gpu[device])
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda state, device: of_gpu.update({device: state})
+    )
+    with apart():
+        of_gpu.update({0: 7, 1: 8})
+    assert of_gpu == ({0: 3, 1: 4} if in_use else {0: 7, 1: 8})
 
 
 @pytest.mark.parametrize("name", ["model.matrix", "exp_avg.vector", "exp_avg_sq.matrix"])

@@ -12,6 +12,7 @@ import pytest
 import torch
 from scipy.special import logsumexp, softmax
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from plkernel.config.schema import TrainSpec
 from plkernel.models.init import initialise_
@@ -31,6 +32,7 @@ from plkernel.training.evaluate import (
     diagnose,
     divergence,
     influence,
+    kept_logits,
     lags_within,
     largest_logit,
     logits_of,
@@ -245,6 +247,41 @@ def test_logits_of_half_types_are_taken_as_float32(dtype: torch.dtype) -> None:
         token_losses(lambda tokens, x=x: x[tokens], windows, 2) for x in (table, table.float())
     )
     np.testing.assert_array_equal(halves, whole)
+
+
+class Copies(TorchDispatchMode):
+    """Counts the copies of tensors of one shape."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        super().__init__()
+        self.shape = shape
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_copy = func.overloadpacket in (torch.ops.aten._to_copy, torch.ops.aten.clone)
+        self.count += is_copy and args[0].shape == self.shape
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_logits_that_are_kept_are_copied_once(
+    dtype: torch.dtype,
+) -> None:
+    """The model writes all its logits to one buffer; of half types a float32 is a copy already."""
+    buffer = torch.zeros(1, 2, 3, dtype=dtype)
+
+    def predict(tokens: Tensor) -> Tensor:
+        return buffer.fill_(float(tokens[0, 0]))
+
+    first = torch.tensor([[1, 1]])
+    second = torch.tensor([[2, 2]])
+    kept = kept_logits(predict, first)
+    kept_logits(predict, second)
+    assert kept.dtype == torch.float32
+    assert kept.unique().tolist() == [1.0]
+    with Copies(buffer.shape) as copies:
+        kept_logits(predict, first)
+    assert copies.count == 1
 
 
 def test_logits_are_taken_in_every_form_that_models_return() -> None:

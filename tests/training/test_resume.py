@@ -292,6 +292,21 @@ def test_weights_that_are_nan_are_refused(
         refused(run, out, r"got NaN in model\.head\.weight \(1 of .*bring the run's own back")
 
 
+def test_a_step_beyond_the_last_of_the_run_is_refused(
+    spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path
+) -> None:
+    """The run would count as ended, with the weights of the step at which it was stopped."""
+    run = spec()
+    path = stopped(run, ARM, tmp_path, 5) / CHECKPOINT
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+    metadata["progress"] = metadata["progress"].replace('"step": 5', '"step": 99')
+    metadata["digest"] = digest_of(tensors, metadata)
+    save_file(tensors, path, metadata)
+    refused(run, tmp_path, "must be of a step of the run, at most 8, got 99: bring the run's own")
+
+
 def test_a_run_that_is_stopped_with_nan_keeps_its_earlier_checkpoint(
     spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,8 @@ step further on (2**-25) exp(-rate) is 1; 2**-126 is the least that has all its 
 HALF_LIVES = math.log(2) / FASTEST, math.log(2) / SLOWEST
 LARGEST_MULTIPLIER = 2.0**64
 """A norm squares what it gets, and float32 ends at 2**128."""
+UNDERFLOWS = np.errstate(under="ignore")
+"""Of functions in which a share that underflows is 0, even where a caller has numpy raise on it."""
 MOST_WHOLE = 2**64
 """Whole numbers that are given are less in size; beyond, numpy and torch have none."""
 
@@ -482,6 +484,7 @@ def _warn_of_distance(nodes: Nodes, aim: Aim, tempering: float, max_lag: float) 
     )
 
 
+@UNDERFLOWS
 def law_distance(nodes: Nodes, aim: Aim, max_lag: float) -> float:
     """Half the range of ln(kernel / law), in e-folds, from the first lag to `max_lag` steps.
 
@@ -631,6 +634,7 @@ def _from_logs(rates: Floats, log_projection: Floats, gain: Gain) -> Nodes:
     return _nodes(rates, np.exp(log_projection - log_projection.max()), gain)
 
 
+@UNDERFLOWS
 def quantile_nodes(
     channels: int,
     aim: Aim,
@@ -702,6 +706,7 @@ def _quantiles(
     return np.asarray(at)
 
 
+@UNDERFLOWS
 def term_nodes(
     terms: ExponentialSum, channels: int, kernel: Summation, lag: Lag, gain: Gain, tempering: float
 ) -> Nodes:
@@ -750,6 +755,7 @@ def allot(shares: ArrayLike, seats: int) -> np.ndarray:
     return counts
 
 
+@UNDERFLOWS
 def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, lag: Lag) -> Nodes:
     """Channels of these `rates` (N,), per step, whose kernel follows `target` as nearly as a smooth
     density can.

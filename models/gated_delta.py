@@ -28,7 +28,7 @@ one for each channel.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -141,6 +141,8 @@ class GatedDeltaMixing(nn.Module):
         bound = self.config.taps**-0.5
         self.conv.uniform_(-bound, bound)
         self.norm.fill_(1.0)
+        if self.lower_bound is not None:
+            self.lower_bound.fill_(cast(float, self.config.lower_bound))
         self.A_log.uniform_(SMALLEST_A, LARGEST_A).log_()
         levels = torch.empty_like(self.dt_bias)
         levels.uniform_(math.log(SHORTEST_STEP), math.log(LONGEST_STEP))

@@ -17,11 +17,12 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrize import is_parametrized
 
 BYTES = 256
 """Values of a byte: the vocabulary of every model here."""
@@ -128,11 +129,47 @@ def unset(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.full(shape, math.nan))
 
 
+class Refilled(nn.Module):
+    """A layer that `to_empty`, from the meta device, leaves with the numbers that it is built with.
+
+    Only of what no initialisation scheme sets: decays that nodes are placed into afterwards, and
+    buffers that follow from the configuration. They would be whatever the memory held.
+    """
+
+    def refill_(self) -> None:
+        """Fill these tensors in place."""
+        raise NotImplementedError
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        was_meta = self._is_meta()
+        super()._apply(fn, recurse)
+        if was_meta and not self._is_meta():
+            with torch.no_grad():
+                self.refill_()
+        return self
+
+    def _is_meta(self) -> bool:
+        """True if a tensor of the layer itself is on the meta device."""
+        own = (*self.parameters(recurse=False), *self.buffers(recurse=False))
+        return any(one.is_meta for one in own)
+
+
 def modules_with(model: nn.Module, names: Collection[str], wanted: str) -> list[Any]:
-    """The modules that have all of these attributes; ValueError, asking for `wanted`, for none."""
+    """The modules that have all of these attributes; ValueError, asking for `wanted`, for none.
+
+    ValueError too where one of the attributes is computed by a parametrization of torch.nn.utils,
+    in which what is written would be lost.
+    """
     found = [one for one in model.modules() if all(hasattr(one, name) for name in names)]
     if not found:
         raise ValueError(f"model must have {wanted}, got {type(model).__name__}")
+    for module in found:
+        for name in names:
+            if is_parametrized(module, name):
+                raise ValueError(
+                    f"model must have {wanted}, got {name} under a parametrization, which computes"
+                    " it anew; remove_parametrizations first"
+                )
     return found
 
 

@@ -86,10 +86,12 @@ def decays_(
     and nodes in the order of its channels (`Ordered.arranged`). Its rates rise with the level, so
     that `sigmoid`, `sigmoid_root` and `real_part`, in which they fall, are not for it.
 
-    Raises ValueError for something that is no dense tensor of floating-point numbers, when the
-    sizes differ, when an option does not belong, for a bound or cap that is not above 0, for a
-    half-life that the parametrisation does not reach, and when a decay in the tensor's type
-    (float32 for narrower ones, as models compute it) is no longer between 0 and 1. Sources: Mamba
+    Raises ValueError for something that is no dense tensor of floating-point numbers, for one that
+    is computed from parameters, as a parametrized `A_log` is (which cannot be told if it was
+    computed under `torch.no_grad`), when the sizes differ, when an option does not belong, for a
+    bound or cap that is not above 0, for a half-life that the parametrisation does not reach, and
+    when a decay in the tensor's type (float32 for narrower ones, as models compute it) is no longer
+    between 0 and 1. Sources: Mamba
     (arXiv 2312.00752), gated delta nets (2412.06464), Kimi Linear (2510.26692), RWKV-7
     (2503.14456), Griffin (2402.19427, equation 4), xLSTM (2503.13427), GLA (2312.06635), S5
     (2208.04933), S4D (2206.11893).
@@ -128,7 +130,11 @@ def decays_(
 
 
 def check_writable(name: str, value: Any) -> None:
-    """ValueError unless floating-point numbers can be written into a tensor, or into `Ordered`."""
+    """ValueError unless floating-point numbers can be written into a tensor, or into `Ordered`.
+
+    What is computed from parameters is told by its `grad_fn`: not under `torch.no_grad`, nor where
+    no parameter is trained, where it looks like a tensor that is stored.
+    """
     if isinstance(value, Ordered):
         check_writable(f"{name}.theta", value.theta)
         check_writable(f"{name}.delta", value.delta)
@@ -162,6 +168,14 @@ def check_writable(name: str, value: Any) -> None:
         raise ValueError(
             f"{name} must have a place for each number, got an expanded tensor; give a copy"
         )
+    # The memory of a view is that of its base, and only what autograd has computed has a grad_fn.
+    stored = value if value._base is None else value._base
+    if stored.grad_fn is not None:
+        raise ValueError(
+            f"{name} must be a tensor that a layer stores, got one that is computed from others"
+            f" ({stored.grad_fn.name()}), so that nothing would change; give the stored one, as"
+            " the original of a parametrization, or detach() it if it is to be written"
+        )
 
 
 def _check_options(name: str, form: RateForm, options: Mapping[str, Tensor | float]) -> None:
@@ -184,7 +198,7 @@ def _size_of(value: Tensor | float) -> str:
 
 def _rates_for(tensor: Tensor, nodes: Nodes) -> Tensor:
     """The rates of the nodes in the shape of `tensor`, float64 on its device."""
-    rates = torch.tensor(nodes.rates, dtype=torch.float64)
+    rates = torch.tensor(nodes.rates, dtype=torch.float64, device="cpu")
     if not (rates.isfinite() & (rates > 0)).all():
         raise ValueError(
             f"nodes must have positive finite rates, got {min(nodes.rates):g} to"
@@ -225,8 +239,9 @@ def _check_above_zero(given: TensorsByName) -> None:
 def _check_reach(parametrisation: str, rates: Tensor, given: TensorsByName) -> None:
     """ValueError for a rate that no number gives under this parametrisation."""
     slowest_limit, fastest_limit = FORMS[parametrisation].limits(**given)
-    slowest = torch.as_tensor(slowest_limit).to(rates).expand(rates.shape)
-    fastest = torch.as_tensor(fastest_limit).to(rates).expand(rates.shape)
+    kind: Any = {"dtype": rates.dtype, "device": rates.device}
+    slowest = torch.as_tensor(slowest_limit, **kind).expand(rates.shape)
+    fastest = torch.as_tensor(fastest_limit, **kind).expand(rates.shape)
     out = ~((rates > slowest) & (rates < fastest))
     if not out.any():
         return
@@ -268,8 +283,8 @@ def projection_(
     `dim` is the dimension of the N states: the last of a torch.nn.Linear from states to outputs.
     With `match`, all are scaled by one more number, so that the standard deviation of the output
     under white input, with C and B random, is what the nodes `match` would give on the same
-    weights. Raises ValueError for something that is no dense tensor of floating-point numbers, and
-    when the size is not N.
+    weights. Raises ValueError for something that is no dense tensor of floating-point numbers, for
+    one that is computed from parameters, as in `decays_`, and when the size is not N.
     """
     check_writable("weight", weight)
     channels = len(nodes.projection)
@@ -279,7 +294,7 @@ def projection_(
             f" {channels}"
         )
     scale = output_std(match) / output_std(nodes) if match else 1.0
-    multipliers = torch.tensor(nodes.projection, dtype=torch.float64) * scale
+    multipliers = torch.tensor(nodes.projection, dtype=torch.float64, device="cpu") * scale
     shape = [1] * weight.ndim
     shape[dim] = channels
     precise = torch.promote_types(weight.dtype, torch.float32)

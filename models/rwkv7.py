@@ -38,7 +38,7 @@ from plkernel.analysis.nodes import Nodes
 from plkernel.analysis.parametrisations import RWKV7_LARGEST_RATE as LARGEST_RATE
 from plkernel.kernels.wkv7 import wkv7
 from plkernel.models import Order
-from plkernel.models.layers import Activation, Linear, Structure, squared_relu, unset
+from plkernel.models.layers import Activation, Linear, Refilled, Structure, squared_relu, unset
 from plkernel.models.power_law import decays_, projection_
 from plkernel.models.rwkv import (
     MEMORY,
@@ -145,7 +145,7 @@ class RWKV7Config(RWKVSizes):
         )
 
 
-class GooseMixing(ExactBuffers, Mixing):
+class GooseMixing(Refilled, ExactBuffers, Mixing):
     """Time mixing of RWKV-7: x (B,T,D) and the values of the first block to output and values.
 
     `first` of forward: those values (B,T,D), None in the first block itself.
@@ -167,6 +167,7 @@ class GooseMixing(ExactBuffers, Mixing):
             setattr(self, f"{name}1", unset(config.dim, rank))
             setattr(self, f"{name}2", unset(rank, config.dim))
         self.ordered = Ordered(config.dim) if config.parametrisation == "ordered" else None
+        self.scaling_length = config.scaling_length
         self.log_length: Tensor | None
         self.register_buffer("log_length", log_length(config.scaling_length))
         self.zigzag: Tensor | None  # the part of w0 that alpha does not count
@@ -179,6 +180,14 @@ class GooseMixing(ExactBuffers, Mixing):
         self.k_a = vector(config.dim)
         self.r_k = unset(config.heads, config.head_size)
 
+    def refill_(self) -> None:
+        """ln T, and the part of w0 that alpha does not count."""
+        if self.log_length is not None:
+            self.log_length.fill_(math.log(cast(float, self.scaling_length)))
+        if self.zigzag is not None:
+            channels = torch.arange(self.zigzag.numel(), dtype=torch.float64, device="cpu")
+            self.zigzag.copy_(ZIGZAG * zigzag(channels, self.r_k.shape[1]))
+
     @torch.no_grad()
     def place_(self, nodes: Nodes, bonus: float | None = None) -> None:
         """Set the decays and the rows of the receptance; Goose has no bonus, and no zigzag here.
@@ -186,7 +195,8 @@ class GooseMixing(ExactBuffers, Mixing):
         Raises ValueError for rates that are all the same where they are scaled by the position.
         """
         if self.log_length is not None:
-            check_differ("rates of nodes", torch.tensor(nodes.rates))
+            rates = torch.tensor(nodes.rates, dtype=torch.float32, device="cpu")
+            check_differ("rates of nodes", rates)
         if self.ordered is not None:
             nodes = self.ordered.arranged(nodes)
         decays_(self.w0 if self.ordered is None else self.ordered, nodes, "exp_sigmoid")
@@ -289,10 +299,13 @@ class GooseMixing(ExactBuffers, Mixing):
         x = torch.randn(
             (SEQUENCES, longest + IMPULSES, like.shape[1]),
             generator=torch.Generator().manual_seed(SEED),
+            dtype=torch.float32,
+            device="cpu",
         )
         x = x.to(like)
         r, log_decay, k, a, b = self.addressed(x, previous(x) - x)
-        impulses = torch.eye(longest + IMPULSES, IMPULSES).to(r)[:, None].expand(*r.shape[:3], -1)
+        unit = torch.eye(longest + IMPULSES, IMPULSES, dtype=r.dtype, device=r.device)
+        impulses = unit[:, None].expand(*r.shape[:3], -1)
         if not erase:
             a = torch.zeros_like(a)
         out, _ = wkv7(r, log_decay, k, impulses, a, b, backend=self.backend)

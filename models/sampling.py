@@ -22,6 +22,26 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"seed must lie between 0 and {LARGEST_SEED}, got {seed}")
 
 
+class NoLogitsError(FloatingPointError):
+    """Logits that are not finite."""
+
+
+def nan_hint(model: Any) -> str:
+    """What to say of a model whose parameters are NaN after "its logits are not finite".
+
+    Models of plkernel begin so; empty where all parameters are numbers, and for what has none.
+    """
+    parameters = dict(model.named_parameters()) if hasattr(model, "named_parameters") else {}
+    wrong = [name for name, one in parameters.items() if bool(one.detach().isnan().any())]
+    if not wrong:
+        return ""
+    return (
+        f"parameters are NaN, {len(wrong)} of {len(parameters)}, such as {wrong[0]}: a new model of"
+        " plkernel is so until plkernel.models.init.initialise_(model, scheme, seed) fills it, and"
+        " one that has diverged stays so"
+    )
+
+
 @dataclass(frozen=True)
 class Sampling:
     """p = softmax(logits / temperature) on the nucleus `top_p`.
@@ -49,11 +69,11 @@ class Sampling:
     def probabilities(self, logits: ArrayLike) -> Probabilities:
         """Probabilities (V,) from logits (V,), in float64.
 
-        FloatingPointError for logits that are not finite.
+        NoLogitsError for logits that are not finite.
         """
         z = np.asarray(logits, np.float64)
         if not np.isfinite(z).all():
-            raise FloatingPointError(
+            raise NoLogitsError(
                 "logits must be finite, got others; the model has diverged, take an earlier"
                 " checkpoint"
             )
@@ -99,8 +119,8 @@ def continuation(
 
     The state of the model is carried: memory and time for a byte do not grow with their number. An
     empty prompt is a newline. The same seed gives the same bytes: dropout is off while the model
-    computes, and its mode is as before whenever a byte is handed out. FloatingPointError for logits
-    that are not finite.
+    computes, and its mode is as before whenever a byte is handed out. NoLogitsError, a
+    FloatingPointError, for logits that are not finite.
     """
     import torch
 
@@ -117,6 +137,12 @@ def continuation(
                 inputs = torch.tensor([list(one)], device=device)
                 logits, state = model(inputs, state)
         last = logits[0, -1].double().cpu().numpy()
-        byte = sampling.choose(last, random.random())
+        try:
+            byte = sampling.choose(last, random.random())
+        except NoLogitsError:
+            hint = nan_hint(model)
+            if not hint:
+                raise
+            raise NoLogitsError(f"logits must be finite, got others; {hint}") from None
         yield byte
         parts = [bytes([byte])]

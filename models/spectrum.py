@@ -29,10 +29,11 @@ from plkernel.analysis.parametrisations import (
     position_exponents,
 )
 from plkernel.models.kinds import LONGEST_CONTEXT
+from plkernel.models.layers import Refilled
 from plkernel.models.state import STEPS, BlockMemory
 
 
-class Ordered(nn.Module):
+class Ordered(Refilled):
     """p_k = theta + sum_{j<k} softplus(delta_j): N levels that rise, whatever training does.
 
     theta: (1,). delta: (N-1,). descending: the channels hold them from the last to the first, so
@@ -45,6 +46,11 @@ class Ordered(nn.Module):
         self.descending = descending
         self.theta = nn.Parameter(torch.zeros(1))
         self.delta = nn.Parameter(torch.zeros(channels - 1))
+
+    def refill_(self) -> None:
+        """The levels that it is built with."""
+        self.theta.zero_()
+        self.delta.zero_()
 
     def forward(self) -> Tensor:
         """The level of every channel (N,), in float32 or wider; the sum is taken in float64."""

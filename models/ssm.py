@@ -39,6 +39,7 @@ from plkernel.models.layers import (
     Head,
     Join,
     Linear,
+    Refilled,
     Structure,
     last_norm,
     norm_of,
@@ -189,7 +190,7 @@ def unpool_on(patches: Tensor, size: int, time: int, last: Tensor, position: int
     return repeated[:, position + 1 : position + 1 + time]
 
 
-class DiagonalSSM(ExactBuffers):
+class DiagonalSSM(Refilled, ExactBuffers):
     """The SSM branch: (B,T,D) to (B,T,D).
 
     Its rates are those of steps, of `tokens_per_step` bytes each; `plkernel.watch` reads both.
@@ -199,6 +200,7 @@ class DiagonalSSM(ExactBuffers):
         super().__init__()
         dim = config.dim
         self.tokens_per_step = config.patch
+        self.scaling_length = config.scaling_length
         self.gain = config.gain
         self.backend = config.backend
         self.unit_scaled = config.structure.unit_scaled
@@ -214,6 +216,15 @@ class DiagonalSSM(ExactBuffers):
         self.register_buffer("shape", torch.ones(dim) if config.shape_multiplier else None)
         self.log_length: Tensor | None
         self.register_buffer("log_length", log_length(config.scaling_length, config.patch))
+
+    def refill_(self) -> None:
+        """The decays until `place_`, the shape, and ln T."""
+        if self.ordered is None:
+            self.log_rate.zero_()
+        if self.shape is not None:
+            self.shape.fill_(1)
+        if self.log_length is not None:
+            self.log_length.fill_(math.log(cast(float, self.scaling_length) / self.tokens_per_step))
 
     def levels(self) -> Tensor:
         """ln of the rate per step, (D,) in float32 or wider; at step 1 where rates are scaled."""
@@ -284,7 +295,8 @@ class DiagonalSSM(ExactBuffers):
         rates that are all the same where they are scaled by the position.
         """
         if self.log_length is not None:
-            check_differ("rates of nodes", torch.tensor(nodes.rates))
+            rates = torch.tensor(nodes.rates, dtype=torch.float32, device="cpu")
+            check_differ("rates of nodes", rates)
         if self.shape is not None:
             self.shape.fill_(1)
         if self.ordered is not None:

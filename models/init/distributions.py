@@ -66,7 +66,8 @@ class Distribution:
 
     def draw(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """A tensor of this shape, on the CPU in float32: every device gets the same values."""
-        return self.fill_(torch.empty(shape), generator)
+        blank = torch.empty(shape, dtype=torch.float32, device="cpu")  # whatever the defaults are
+        return self.fill_(blank, generator)
 
     def fill_(self, tensor: Tensor, generator: torch.Generator) -> Tensor:
         """Fill `tensor` in place with draws, and return it; ValueError for keep and vector."""

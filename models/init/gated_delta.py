@@ -95,7 +95,7 @@ def _layers(model: nn.Module, bounded: bool | None = None) -> list[Any]:
 
 def _uniform(like: Tensor, low: float, high: float, generator: torch.Generator | None) -> Tensor:
     """Numbers in low <= x < high, in float64 on the CPU."""
-    drawn = torch.empty(like.shape, dtype=torch.float64)
+    drawn = torch.empty(like.shape, dtype=torch.float64, device="cpu")
     return drawn.uniform_(low, high, generator=generator)
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plkernel.models.init.plan import structure_of
+from plkernel.models.init.plan import check_holds_numbers, structure_of
 from plkernel.models.init.roles import OUTPUT, Parameter, RoleTable, block_of, laid_out
 from plkernel.models.layers import Structure, evaluating
 
@@ -75,12 +75,14 @@ def tune_jacobians_(
     probes     random signs that it is made from, see `jacobian_norms`
     seed       of the signs
 
-    Raises ValueError for a model without blocks, one of ours that norms or scales the sum or what
+    Raises ValueError for a model on the meta device or of inference mode, an empty batch, a model
+    without blocks, one of ours that norms or scales the sum or what
     is added, and where no gain reaches the target: output projections of zero, or branches that do
     not pass through them.
     """
     if not (math.isfinite(target) and target > 0):
         raise ValueError(f"target must be positive, got {target}")
+    check_holds_numbers(model)
     check_form(structure_of(model))
     parameters, _ = laid_out(model, roles, heads=None)
     paths = block_paths(parameters)
@@ -89,8 +91,12 @@ def tune_jacobians_(
             f"model must have numbered blocks, got {type(model).__name__}, whose parameters have"
             " no number in their names"
         )
+    _check_batch(batch)
     tuned = []
-    with evaluating(model):
+    # Gradients are needed whatever mode the caller is in.
+    with torch.inference_mode(False), torch.enable_grad(), evaluating(model):
+        if batch.is_inference():
+            batch = batch.clone()
         for number, path in sorted(paths.items()):
             branch, x = captured(model, model.get_submodule(path), batch)
             measure = partial(jacobian_norms, branch, x, probes, seed)
@@ -98,6 +104,16 @@ def tune_jacobians_(
             tuned.append(tune_block_(weights, measure, target, tolerance, number))
     gains, before, branches, blocks = zip(*tuned, strict=True)
     return Tuned(gains, before, branches, blocks)
+
+
+def _check_batch(batch: Tensor) -> None:
+    """ValueError for a batch that no Jacobian can be measured on."""
+    if not batch.numel():
+        raise ValueError(
+            f"batch must hold one token or more, got an empty one, of shape {tuple(batch.shape)}"
+        )
+    if batch.is_meta:
+        raise ValueError("batch must hold numbers, got a tensor on the meta device")
 
 
 def tune_block_(
@@ -165,7 +181,8 @@ def jacobian_norms(branch: Branch, x: Tensor, probes: int, seed: int) -> tuple[f
     of_f = 0.0
     of_block = 0.0
     for _ in range(probes):
-        signs = (torch.randint(0, 2, y.shape, generator=generator) * 2 - 1).to(y)
+        bits = torch.randint(0, 2, y.shape, generator=generator, device="cpu")
+        signs = (bits * 2 - 1).to(y)
         (back,) = torch.autograd.grad(y, h, signs, retain_graph=True)
         of_f += back.double().square().mean().item() / probes
         of_block += (back + signs).double().square().mean().item() / probes

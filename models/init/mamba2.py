@@ -118,12 +118,13 @@ def spectrum_(
     for layer in layers:
         heads = len(layer.dt_bias)
         slowest = -math.log(step * longest)
-        levels = torch.linspace(slowest, -math.log(step), heads, dtype=torch.float64)
+        levels = torch.linspace(slowest, -math.log(step), heads, dtype=torch.float64, device="cpu")
         if getattr(layer, "ordered", None) is None:
             layer.A_log.copy_(levels)
         else:
             layer.ordered.set_(levels)
-        layer.dt_bias.fill_(float(inverse_softplus(torch.tensor(step, dtype=torch.float64))))
+        of_step = torch.tensor(step, dtype=torch.float64, device="cpu")
+        layer.dt_bias.fill_(float(inverse_softplus(of_step)))
         layer.dt_bias.requires_grad_(not freeze)
 
 

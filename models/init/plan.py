@@ -239,10 +239,13 @@ class Plan:
         """Fill the parameters of `model` in place, and return it.
 
         One generator per (seed, parameter name), so a parameter gets the same values whatever else
-        the model has and in whatever order. ValueError where the model has other parameters than
-        the plan.
+        the model has and in whatever order. What the plan keeps must hold numbers already, or get
+        them afterwards: `to_empty` gives it whatever the memory held, but for the decays of our own
+        models, which are then as they are built. ValueError where the model has other parameters
+        than the plan, and for a model on the meta device or of inference mode.
         """
         parameters = self.parameters_of(model)
+        check_holds_numbers(model)
         for name, entries in self.names():
             generator = generator_for(seed, name)
             for entry in entries:
@@ -281,6 +284,21 @@ class Plan:
         return optimizer_groups(
             self.parameters_of(model), self.multipliers(), learning_rate, weight_decay, eps
         )
+
+
+def check_holds_numbers(model: nn.Module) -> None:
+    """ValueError, with the first of them, for parameters into which no numbers can be written."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta:
+            raise ValueError(
+                f"model must have parameters that hold numbers, got {name} on the meta device; call"
+                ' model.to_empty(device="cpu") first'
+            )
+        if parameter.is_inference() and not torch.is_inference_mode_enabled():
+            raise ValueError(
+                f"model must have parameters that can be changed, got {name} of inference mode;"
+                " build the model outside of it"
+            )
 
 
 def values_of(entry: Entry, model: nn.Module, generator: torch.Generator) -> Tensor:
@@ -415,7 +433,10 @@ def asked(
 def initialise_(
     model: M, scheme: str, seed: int, roles: RoleTable | None = None, **options: Any
 ) -> M:
-    """Fill `model` in place by the plan of this scheme, and return it; see `plan`."""
+    """Fill `model` in place by the plan of this scheme, and return it.
+
+    See `plan` and `Plan.apply_`. A model on the meta device is refused: `to_empty` gives it memory.
+    """
     plan(model, scheme, roles, **options).apply_(model, seed)
     return model
 

@@ -139,7 +139,7 @@ def eagle_finch_vector(name: str, config: "Config", version: Version) -> Tensor:
     """Token shifts, decays and u of RWKV-5 and 6."""
     _, _, branch, kind = name.split(".")
     r0, r1 = depths(name, config)
-    i = torch.arange(config.dim, dtype=torch.float64)
+    i = torch.arange(config.dim, dtype=torch.float64, device="cpu")
     if kind == "time_decay":
         return -6 + 5 * (i / (config.dim - 1)) ** (0.7 + 1.3 * r0)
     if kind == "time_faaaa":
@@ -160,7 +160,7 @@ def eagle_finch_vector(name: str, config: "Config", version: Version) -> Tensor:
 def goose_decays(name: str, config: "RWKV7Config", version: str, longest: float) -> Tensor:
     """w0 of RWKV-7, or where decays are ordered what is left of it, and theta or delta."""
     r0, _ = depths(name, config)
-    i = torch.arange(config.dim, dtype=torch.float64)
+    i = torch.arange(config.dim, dtype=torch.float64, device="cpu")
     y = i / (config.dim - 1)
     low = level_of(longest) if longest else -5.5
     power = 1.0 if version == "rwkv7_post" else 1 + r0**0.3
@@ -177,7 +177,7 @@ def goose_vector(name: str, config: "RWKV7Config") -> Tensor:
     """Token shifts and other vectors of RWKV-7, without its decays."""
     _, _, branch, kind = name.split(".")
     _, r1 = depths(name, config)
-    i = torch.arange(config.dim, dtype=torch.float64)
+    i = torch.arange(config.dim, dtype=torch.float64, device="cpu")
     if kind.startswith("x_"):
         power = r1**4 if branch == "ffn" else SHIFT_POWERS[kind[-1]] * r1
         return 1 - (i / config.dim) ** power

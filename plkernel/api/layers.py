@@ -48,8 +48,13 @@ def apply(
     match            scale so that the output is as large as with these nodes
     max_lag          the longest lag that matters, in steps: warn if most half-lives are longer
 
-    Raises ValueError for a tensor without parametrisation, sizes that differ, and a decay that is 0
-    or 1 in the type of the tensor; the projection is only touched after the decays.
+    Both are the tensors that the layer stores, or views of them: of a layer under weight_norm or
+    another parametrization its `original`, not what is computed from it.
+
+    Raises ValueError for a tensor without parametrisation, sizes that differ, a decay that is 0 or
+    1 in the type of the tensor, and a tensor that is computed from parameters, in which the numbers
+    would be lost; one computed under `torch.no_grad`, or from parameters that are not trained,
+    cannot be told. The projection is only touched after the decays.
     """
     from plkernel.analysis.nodes import warn_outlasting
     from plkernel.analysis.parametrisations import FORMS
@@ -115,9 +120,10 @@ def _check_given(name: str, value: Any) -> None:
     if not isinstance(value, Tensor | np.ndarray):
         check_numbers(**{name: value})
     try:
-        held = as_tensor(value).detach()
+        held = value if isinstance(value, Tensor) else as_tensor(value, device="cpu")
     except TypeError:
         raise ValueError(f"{name} must be numbers, got {value.dtype}") from None
+    held = held.detach()
     if held.layout is not strided:
         raise ValueError(f"{name} must be a dense tensor, got a sparse one")
     got = None

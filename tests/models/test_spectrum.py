@@ -1151,3 +1151,20 @@ def test_nodes_that_no_mamba2_has(start: Any, options: Any, message: str) -> Non
 def test_configurations_that_are_none(config: Any, options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config(**options)
+
+
+@pytest.mark.parametrize("start", [spectrum_, log_spaced_])
+def test_a_start_of_mamba2_knows_no_default_device_or_type(start: Any) -> None:
+    models = [mamba2(MAMBA2) for _ in range(2)]
+    start(models[0])
+    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_device("meta")
+    try:
+        start(models[1])
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    decays = [decay_parameters(model) for model in models]
+    assert decays[0].keys() == decays[1].keys()
+    for name, values in decays[0].items():
+        assert torch.equal(decays[1][name], values)

@@ -604,3 +604,20 @@ def test_a_step_of_one_changes_nothing_and_others_keep_the_mean() -> None:
     lags = np.arange(1, 50)
     ratio = longer.kernel().kernel(lags) / nodes.kernel().kernel(4 * lags)
     np.testing.assert_allclose(ratio, ratio[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", POWERS)
+@pytest.mark.parametrize("lag", ["state", "bonus"])
+def test_nodes_are_those_of_a_caller_who_has_numpy_raise(kernel: Summation, lag: Lag) -> None:
+    """Shares that underflow are 0, whatever `numpy.seterr` says."""
+    terms = ExponentialSum((1e-5, 0.1, 50.0), (1e-9, 0.1, 1.0))
+    for options in (
+        {"placement": "quantile"},
+        {"placement": "quantile", "tempering": 0.25, "beta": 3.0},
+        {"placement": "terms", "terms": terms},
+        {"projection": "gain-corrected", "shortest": 0.01},
+    ):
+        placed: Any = {"kernel": kernel, "lag": lag, "gain": "clamp", **options}
+        expected = place(64, **placed)
+        with np.errstate(all="raise"):
+            assert place(64, **placed) == expected

@@ -10,6 +10,7 @@ import torch
 from scipy.stats import ks_2samp, kstest
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrize import register_parametrization
 
 from plkernel.models.gated_delta import GatedDelta, GatedDeltaConfig
 from plkernel.models.init.gated_delta import (
@@ -164,3 +165,39 @@ def test_an_initialisation_of_the_other_gate_is_refused(
 def test_other_models_are_refused() -> None:
     with pytest.raises(ValueError, match=r"model must have layers of .*gated_delta, got Linear"):
         log_spaced_(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("start", [qwen3_next_, flash_linear_attention_, log_spaced_])
+def test_no_default_of_the_caller_changes_a_start(start: Callable[..., None]) -> None:
+    expected = initialised(start)
+    model = net()
+    generator = torch.Generator().manual_seed(3)
+    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_device("meta")
+    try:
+        start(model, generator)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    found: Any = model.blocks[0].mixer
+    for name in ("A_log", "dt_bias"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+
+
+def test_a_parametrized_layer_is_refused() -> None:
+    """What is written into the value of a parametrization is lost."""
+    model = net(heads=4)
+    layer: Any = model.blocks[0].mixer
+    register_parametrization(layer, "dt_bias", nn.Identity())
+    with pytest.raises(ValueError, match="got dt_bias under a parametrization, which computes it"):
+        log_spaced_(model)
+
+
+def test_the_bound_is_that_of_the_configuration_after_reset_parameters() -> None:
+    with torch.device("meta"):
+        model = net(BOUND, heads=4)
+    model.to_empty(device="cpu")
+    layer: Any = model.blocks[0].mixer
+    layer.lower_bound.fill_(7.0)  # memory may hold anything
+    layer.reset_parameters()
+    assert layer.lower_bound.tolist() == [BOUND]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -197,3 +198,42 @@ def test_a_model_of_another_library() -> None:
         tune_jacobians_(Theirs(around=1.5), batch(), ROLES)
     with pytest.raises(ValueError, match="model must have numbered blocks, got Embedding, whose"):
         tune_jacobians_(nn.Embedding(4, 4), batch(), RoleTable.from_dict({"weight": "embedding"}))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_mode_of_the_caller_does_not_matter(mode: Callable[[], Any]) -> None:
+    expected = ssm()
+    tuned = tune_jacobians_(expected, batch())
+    model = ssm()
+    with mode():
+        assert tune_jacobians_(model, batch()) == tuned  # the batch is made in that mode too
+    for one, other in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_signs_are_drawn_on_the_cpu_whatever_the_default_device() -> None:
+    expected = tune_jacobians_(ssm(), batch())
+    model = ssm()
+    tokens = batch()
+    with torch.device("meta"):
+        assert tune_jacobians_(model, tokens) == expected
+
+
+@pytest.mark.parametrize("shape", [(0, 16), (2, 0)])
+def test_an_empty_batch_is_told_as_such(shape: tuple[int, int]) -> None:
+    empty = torch.zeros(shape, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"batch must hold one token or more, got an empty one"):
+        tune_jacobians_(ssm(), empty)
+
+
+def test_what_holds_no_numbers_is_not_tuned() -> None:
+    with torch.device("meta"):
+        blank = SSM(SSMConfig(8, 1))
+    with pytest.raises(ValueError, match=r"got embedding.weight on the meta device; call"):
+        tune_jacobians_(blank, batch())
+    with pytest.raises(ValueError, match="batch must hold numbers, got a tensor on the meta"):
+        tune_jacobians_(ssm(), batch().to("meta"))
+    with torch.inference_mode():
+        fixed = ssm()
+    with pytest.raises(ValueError, match=r"got embedding.weight of inference mode; build"):
+        tune_jacobians_(fixed, batch())

@@ -2,14 +2,17 @@
 no tensor.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from plkernel.models.init import RoleTable, asked, plan
+from plkernel.analysis.nodes import place
+from plkernel.models.init import RoleTable, asked, initialise_, plan
 from plkernel.models.init.distributions import (
     KEEP,
     Distribution,
@@ -22,6 +25,7 @@ from plkernel.models.init.distributions import (
 )
 from plkernel.models.init.plan import Plan
 from plkernel.models.rwkv import RWKV, RWKVConfig
+from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.ssm import SSM, SSMConfig
 
 MODELS = {
@@ -242,3 +246,113 @@ def test_bad_role_files_are_named(text: str | None, message: str, tmp_path: Path
         path.write_text(text)
     with pytest.raises(ValueError, match=rf"roles.toml: {message}"):
         RoleTable.from_toml(path)
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "ssm": lambda: SSM(SSMConfig(32, 2, shape_multiplier=True)),
+    "scaled": lambda: SSM(SSMConfig(32, 2, patch=2, scaling_length=40.0)),
+    "ordered": lambda: SSM(SSMConfig(32, 2, parametrisation="ordered")),
+    "rwkv5": MODELS["rwkv5"],
+    "rwkv6": MODELS["rwkv6"],
+    "rwkv7": lambda: RWKV7(RWKV7Config(32, 2, 16)),
+    "scaled7": lambda: RWKV7(RWKV7Config(32, 2, 16, scaling_length=40.0)),
+    "ordered7": lambda: RWKV7(RWKV7Config(32, 2, 16, parametrisation="ordered")),
+}
+DISTRIBUTIONS = (
+    "megatron_default",
+    "cerebras_default",
+    "maxtext",
+    "llm_foundry_xavier_uniform",
+    "sp_torch_default",
+)
+"""Schemes that draw from a normal, a truncated, a rescaled and a uniform distribution."""
+
+
+@contextmanager
+def defaults(dtype: torch.dtype, device: str) -> Iterator[None]:
+    torch.set_default_dtype(dtype)
+    torch.set_default_device(device)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+
+
+@pytest.mark.parametrize("scheme", DISTRIBUTIONS)
+@pytest.mark.parametrize("kind", ["ssm", "rwkv7"])
+def test_a_seed_gives_the_same_model_under_other_defaults(kind: str, scheme: str) -> None:
+    expected = initialise_(KINDS[kind](), scheme, 0).state_dict()
+    for dtype, device in (
+        (torch.bfloat16, "cpu"),
+        (torch.float64, "cpu"),
+        (torch.float32, "meta"),
+    ):
+        model = KINDS[kind]()
+        with defaults(dtype, device):
+            initialise_(model, scheme, 0)
+        for name, values in model.state_dict().items():
+            assert torch.equal(values, expected[name]), name
+
+
+def test_a_model_on_the_meta_device_is_not_filled() -> None:
+    with torch.device("meta"):
+        model = SSM(SSMConfig(16, 1))
+    message = r'embedding.weight on the meta device; call model.to_empty\(device="cpu"\) first'
+    with pytest.raises(ValueError, match=message):
+        initialise_(model, "megatron_default", 0)
+    planned = plan(model, "megatron_default")
+    model.embedding.to_empty(device="cpu")
+    with pytest.raises(ValueError, match=r"got blocks.0.* on the meta device"):
+        planned.apply_(model, 0)
+
+
+def test_a_model_of_inference_mode_is_not_filled() -> None:
+    with torch.inference_mode():
+        model = SSM(SSMConfig(16, 1))
+    with pytest.raises(ValueError, match=r"got embedding.weight of inference mode; build"):
+        initialise_(model, "megatron_default", 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_of_the_meta_device_is_initialised_as_one_that_is_built(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decays, which no scheme sets, and buffers too: memory may hold anything."""
+    scheme = "rwkv7_official" if kind.endswith("7") else "megatron_default"
+    expected = initialise_(KINDS[kind](), scheme, 0).state_dict()
+    with torch.device("meta"):
+        model = KINDS[kind]()
+
+    def garbage(one: Tensor, **options: Any) -> Tensor:
+        return torch.full_like(one, 7.0, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty_like", garbage)
+        model.to_empty(device="cpu")
+    initialise_(model, scheme, 0)
+    found = model.state_dict()
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        assert torch.equal(found[name], values), name
+
+
+@pytest.mark.parametrize("kind", ["ssm", "scaled", "rwkv6", "scaled7"])
+def test_decays_are_placed_and_measured_alike_under_other_defaults(kind: str) -> None:
+    lags = torch.arange(1, 9)
+
+    def measured(model: Any) -> list[Tensor]:
+        nodes = place(16 if kind.startswith("rwkv") or kind == "scaled7" else 32, shortest=2.0)
+        model.place_(nodes)
+        return [*model.half_lives(), *model.kernels(lags), *model.responses(lags)]
+
+    def initialised() -> Any:
+        return initialise_(KINDS[kind](), "rwkv7_official" if kind == "scaled7" else "maxtext", 0)
+
+    expected = measured(initialised())
+    for dtype, device in ((torch.bfloat16, "cpu"), (torch.float32, "meta")):
+        model = initialised()
+        with defaults(dtype, device):
+            found = measured(model)
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one, other)

@@ -326,8 +326,7 @@ def array_target(values: ArrayLike, label: str = "array") -> Target:
 
     Raises ValueError unless they are positive and finite and T >= 3.
     """
-    if np.ma.is_masked(values):
-        raise ValueError("values must not be masked, got an array with a mask, which has no effect")
+    _check_unmasked("values", values)
     try:
         held = _as_numpy_takes(values)
         if np.iscomplexobj(held):
@@ -341,6 +340,14 @@ def array_target(values: ArrayLike, label: str = "array") -> Target:
             f"values must be a vector of three or more numbers, got shape {numbers.shape}"
         )
     return lag_target(integer_lags(numbers.size), numbers, label=label)
+
+
+def _check_unmasked(name: str, values: Any) -> None:
+    """ValueError for a masked array of numpy, which would be taken without its mask."""
+    if np.ma.is_masked(values):
+        raise ValueError(
+            f"{name} must not be masked, got an array with a mask, which has no effect"
+        )
 
 
 def _as_numpy_takes(values: Any) -> Any:
@@ -362,9 +369,12 @@ def lag_target(
     errors (L,) are relative, and the weights of a fit. Raises ValueError for fewer than three lags,
     values below SMALLEST_VALUE or above LARGEST_VALUE and anything that is not positive and finite.
     """
-    arrays = {"lags": np.asarray(lags, dtype=float), "values": np.asarray(values, dtype=float)}
+    given = {"lags": lags, "values": values}
     if errors is not None:
-        arrays["errors"] = np.asarray(errors, dtype=float)
+        given["errors"] = errors
+    for name, numbers in given.items():
+        _check_unmasked(name, numbers)
+    arrays = {name: np.asarray(numbers, dtype=float) for name, numbers in given.items()}
     shapes = [array.shape for array in arrays.values()]
     t = arrays["lags"]
     if t.ndim != 1 or len(set(shapes)) > 1:

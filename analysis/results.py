@@ -50,7 +50,11 @@ class Result:
 
     def plot(self) -> "Figure":
         """Draw the figure that the command of the same purpose writes."""
-        figure = self._draw()
+        return self._shown_in_notebooks(self._draw())
+
+    @staticmethod
+    def _shown_in_notebooks(figure: "Figure") -> "Figure":
+        """The figure, with what IPython shows of it."""
         if "IPython" in sys.modules:  # which knows the figures of pyplot alone
             figure._repr_png_ = lambda: rendered(figure, ("png",))["png"]  # type: ignore[attr-defined]
         return figure

@@ -128,6 +128,12 @@ def choose(operator: str, backend: str | None, device: torch.device) -> str:
             f"{operator}: backend must be one of {', '.join(usable)} on {device.type}, got"
             f" {chosen!r}"
         )
+    is_uncompiled = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+    if chosen == "cpu" and device.type == "cpu" and is_uncompiled:
+        raise ValueError(
+            f"{operator}: backend must be 'reference', which is slow, where the environment sets"
+            f" NUMBA_DISABLE_JIT, got {chosen!r}, whose loops must be compiled; unset the variable"
+        )
     return chosen
 
 

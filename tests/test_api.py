@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -20,13 +21,16 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.utils import parametrize
 
 import plkernel
 from plkernel.analysis.exponentials import power_law_target
+from plkernel.analysis.information.copies import Copies
 from plkernel.analysis.information.estimate import decay_curves
+from plkernel.analysis.information.records import Records
 from plkernel.analysis.nodes import node_scores
 from plkernel.analysis.results import Result
 from plkernel.api import studies, texts
@@ -115,6 +119,35 @@ def test_measure_takes_bytes_arrays_and_names(tmp_path: Path) -> None:
     found = [plkernel.measure(form, **options) for form in forms]
     direct = decay_curves(symbols.astype(np.uint8), found[0].information.lags)[0]
     assert all(one.information == direct for one in found)
+
+
+def test_another_column_is_named_as_python_does(tmp_path: Path) -> None:
+    """The message of the command names its option, --column."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"body": "a"}\n')
+    with pytest.raises(ValueError, match="column=") as raised:
+        plkernel.measure(path)
+    assert "--" not in str(raised.value)
+
+
+def test_what_is_no_part_of_the_curve_is_named_where_a_measurement_is_shown() -> None:
+    """Without that a text with a period reads as one without memory."""
+    found = plkernel.measure(b"abc" * 3000, max_lag=50)
+    told = "no memory that stands out from a shuffled corpus; period of 3 bytes, which is not part"
+    for shown in (repr(found), found._repr_html_()):
+        assert told in shown
+    (sentence,) = found.structure
+    assert sentence.startswith("period: the composition of the text repeats every 3 bytes; ")
+    others = replace(
+        found,
+        period=None,
+        records=Records(length=40.5, low=38, high=43, strength=0.1),
+        copies=Copies(pieces=64, found=32),
+    )
+    layout = "; lines of 38 to 43 bytes, whose layout is not part of I; "
+    assert f"{layout}{others.copies.brief()}\n" in repr(others)
+    assert [one.partition(":")[0] for one in others.structure] == ["records", "copies"]
+    assert replace(others, records=None, copies=None).structure == ()
 
 
 def test_a_fit_is_placed_and_applied() -> None:
@@ -229,6 +262,7 @@ def uniform(tokens: Tensor) -> Tensor:
 
 TEXT = np.random.default_rng(0).integers(0, 256, 500)
 NODES, RATES = plkernel.place(4), torch.empty(4)
+SHAPED = plkernel.place(4, longest=100, gain="ema", projection="gain-corrected")
 
 
 def judged(model: object, **options: object) -> object:
@@ -520,7 +554,30 @@ def test_what_has_a_place_for_each_number_is_written(words: str, tensor: Tensor)
     assert torch.allclose(tensor.double().exp(), expected, rtol=0.02)
 
 
+@pytest.mark.parametrize("view", [Tensor.flatten, Tensor.t, Tensor.detach, lambda one: one[:]])
+def test_a_view_of_a_parameter_is_the_parameter(view: Callable[[Tensor], Tensor]) -> None:
+    parameter = nn.Parameter(torch.zeros(2, 2))
+    plkernel.apply(NODES, view(parameter), parametrisation="log_rate")
+    rates = sorted(parameter.detach().exp().flatten().tolist(), reverse=True)
+    assert rates == pytest.approx(NODES.rates, rel=1e-6)
+
+
+def computed(name: str) -> Tensor:
+    """What a parametrization makes of a parameter of zeros."""
+    layer = nn.Module()
+    layer.register_parameter(name, nn.Parameter(torch.zeros(4)))
+    parametrize.register_parametrization(layer, name, nn.Softplus())
+    made: Tensor = getattr(layer, name)
+    return made
+
+
+STORED = "must be a tensor that a layer stores, got one that is computed from others"
 UNWRITABLE: list[tuple[Any, str]] = [
+    (computed("A_log"), f"{STORED} .SoftplusBackward0.*the original of a parametrization"),
+    (nn.Parameter(torch.zeros(4, dtype=torch.bfloat16)).float(), f"{STORED} .ToCopy"),
+    (nn.Parameter(torch.zeros(5))[[0, 1, 2, 4]], f"{STORED} .IndexBackward0"),
+    (nn.Parameter(torch.zeros(2, 2)).t().reshape(-1), f"{STORED} ..*View"),
+    (nn.Parameter(torch.zeros(2, 2)).exp().flatten(), f"{STORED} .Exp"),
     (np.zeros(4), "must be a tensor, got ndarray"),
     (torch.zeros(4, dtype=torch.complex64), "16 bits or more, got torch.complex64"),
     (torch.zeros(4, device="meta"), "must hold numbers, got a tensor on the meta device"),
@@ -547,6 +604,48 @@ def test_what_cannot_be_written_is_refused_as_decays_and_as_projection(
         decays_(tensor, NODES)
     with pytest.raises(ValueError, match=f"weight .*{message}"):
         projection_(tensor, NODES)
+
+
+def test_weight_norm_is_told_before_anything_is_written() -> None:
+    layer = nn.Linear(4, 4)
+    nn.utils.parametrizations.weight_norm(layer)
+    decays = nn.Parameter(torch.zeros(4))
+    with pytest.raises(ValueError, match=f"projection {STORED}"):
+        plkernel.apply(NODES, decays, layer.weight, parametrisation="log_rate")
+    assert not decays.any()
+    magnitudes: Any = layer.parametrizations
+    stored = magnitudes.weight.original1
+    before = stored.detach().clone()
+    plkernel.apply(SHAPED, decays, stored, parametrisation="log_rate")
+    assert not torch.equal(stored, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("log_rate", {}),
+        ("sigmoid", {"cap": 15.0}),
+        ("a_log", {"dt_bias": -3.0}),
+        ("a_log", {"dt_bias": np.zeros(4)}),
+        ("bounded", {"bound": 5.0, "a_log": 0.5}),
+        ("rg_lru", {"gate_bias": torch.zeros(4)}),
+        ("log_real_part", {"log_step": 1.0}),
+    ],
+)
+def test_apply_knows_no_default_device_or_type(name: Any, options: dict[str, Any]) -> None:
+    """Those of the caller: meta, as while a large model is built, and a narrow type."""
+    expected = [torch.zeros(4), torch.ones(4, 4)]
+    plkernel.apply(SHAPED, *expected, parametrisation=name, **options)
+    found = [torch.zeros(4), torch.ones(4, 4)]
+    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_device("meta")
+    try:
+        plkernel.apply(SHAPED, *found, parametrisation=name, **options)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize(
@@ -667,6 +766,27 @@ def test_a_study_in_which_no_run_has_finished_says_so(declared_study: Callable[.
     assert plkernel.load_study(folder)._title().endswith("no run has finished")
 
 
+def test_a_study_without_a_finished_run_shows_its_runs_and_why_they_failed(
+    declared_study: Callable[..., Path],
+) -> None:
+    folder = declared_study(seeds=2)
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    kept = []
+    for row in rows[:2]:
+        named = {key: row[key] for key in ("arm", "seed", "config", "environment") if key in row}
+        error = "Traceback:\n  line 3\nValueError: too hot\n"
+        kept.append(json.dumps({**named, "status": "failed", "error": error}))
+    (folder / "rows.jsonl").write_text("\n".join(kept) + "\n")
+    found = plkernel.load_study(folder)
+    for shown in (repr(found), found._repr_html_()):
+        assert "0 of 8 runs finished, 2 failed. no run has finished" in shown
+        assert "ValueError: too hot" in shown
+    table = found.to_frame()
+    assert list(table["status"]).count("failed") == 2
+    with pytest.raises(ValueError, match="must hold a finished run"):
+        found.plot()
+
+
 def test_a_study_is_run_in_its_folder_with_what_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -700,12 +820,16 @@ def test_a_study_is_run_in_its_folder_with_what_is_asked(
 
 
 def test_a_trial_is_planned_with_its_defaults_and_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """What the command prints is said in Python too, in its words."""
     planned: list[tuple[Any, ...]] = []
 
     def plan(text: Any, out: Path | None, options: Any, tell: Any) -> Any:
         planned.append((text, out, options))
+        if options.minutes < 1:
+            raise ValueError("minutes must be at least 9; or give fewer --seeds")
+        tell("goes on; another --out begins anew")
         return SimpleNamespace(out=tmp_path)
 
     ran: list[Any] = []
@@ -713,6 +837,10 @@ def test_a_trial_is_planned_with_its_defaults_and_run(
     monkeypatch.setattr("plkernel.study.trial.run_trial", ran.append)
     monkeypatch.setattr(studies, "load_study", lambda folder: folder)
     assert plkernel.trial("stdlib") == tmp_path
+    assert capsys.readouterr().out == "goes on; another out= begins anew\n"
+    with pytest.raises(ValueError, match=r"or give fewer seeds=$"):
+        plkernel.trial("stdlib", minutes=0.2)
+    planned.pop()
     plkernel.trial("stdlib", str(tmp_path), model="rwkv7", minutes=2, seeds=4, short=True, dim=32)
     (_, first, plain), (_, second, other) = planned
     assert (first, second, len(ran)) == (None, tmp_path, 2)
@@ -903,3 +1031,36 @@ def test_a_run_whose_text_is_elsewhere_says_how_another_is_given(run: TrainedRun
     Path(run.config["corpus"]["name"]).write_text("another text\n" * 999)
     with pytest.raises(ValueError, match=r"another sha256; name one with text=$"):
         run.evaluate()
+    with pytest.raises(ValueError, match=r"another sha256; name one with text=$"):
+        run.plot()
+    with pytest.raises(ValueError, match="text must be the name of a corpus, got"):
+        run.plot(b"bytes")  # type: ignore[arg-type]
+    other = Path(run.config["corpus"]["name"]).with_name("other.txt")
+    other.write_text("a text that is as long as it must be\n" * 999)
+    assert run.plot(other).axes
+
+
+def test_parameters_that_nobody_has_filled_are_named_where_logits_are_nan() -> None:
+    """Logits of a new model are NaN too, and no earlier checkpoint would help."""
+    model = SSM(SSMConfig(layers=1, dim=16))
+    asked = (
+        "parameters are NaN, .* until plkernel.models.init.initialise_.model, scheme, seed. fills"
+    )
+    with pytest.raises(FloatingPointError, match=f"logits must be finite, got others; {asked}"):
+        plkernel.generate(model, count=1)
+    with pytest.raises(ValueError, match=f"NaN at position 0 of window 0; {asked}"):
+        plkernel.evaluate(model, b"text" * 500, context=64)
+
+    def diverged(tokens: Tensor) -> Tensor:
+        return torch.full((*tokens.shape, 256), torch.nan)
+
+    with pytest.raises(ValueError, match=r"of window 0: has its training diverged\?$"):
+        plkernel.evaluate(diverged, b"text" * 500, context=64)
+
+
+def test_a_run_is_trained_without_a_standard_error(
+    tiny_spec: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    task = prepare(load_spec(str(tiny_spec())), "uniform", 0, tmp_path / "out")
+    assert run_training(task)["status"] == "finished"

@@ -701,7 +701,7 @@ class Measurement(Result):
     records  of a text whose composition depends on the place in lines of nearly the same length
     copies   of a text much of which stands in it more than once; they are part of the curves
 
-    What period and records explain is not part of the curves.
+    What period and records explain is not part of the curves; `structure` says so in sentences.
     """
 
     corpus: Any
@@ -723,11 +723,32 @@ class Measurement(Result):
         data = self.information
         beta = f"beta {law.beta:.3f} ({law.low:.3f} to {law.high:.3f}); " if law else ""
         of_repeats = " of repeats" if self.estimator == "repeats" else ""
-        length = f"; {self.tokens}" if self.tokens else ""
+        parts = [f"{beta}{self.verdict.sentence}"]
+        if self.period is not None:
+            parts.append(self.period.brief(data.unit))
+        if self.records is not None:
+            parts.append(self.records.brief())
+        if self.copies is not None:
+            parts.append(self.copies.brief())
+        if self.tokens is not None:
+            parts.append(str(self.tokens))
         return (
             f"{self.corpus.name}, {data.size:,} {data.unit}s, information{of_repeats} in bits:"
-            f" {beta}{self.verdict.sentence}{length}"
+            f" {'; '.join(parts)}"
         )
+
+    @property
+    def structure(self) -> tuple[str, ...]:
+        """A sentence each on the period, the records and the copies of the text, if it has them."""
+        curve = self.information
+        sentences = []
+        if self.period is not None:
+            sentences.append(self.period.sentence(curve.unit, curve.lags))
+        if self.records is not None:
+            sentences.append(self.records.sentence(apart(curve, self.verdict.last_lag)))
+        if self.copies is not None:
+            sentences.append(self.copies.sentence(curve.unit))
+        return tuple(sentences)
 
     def other_lags(self) -> tuple[str, Floats] | None:
         """The unit, tokens or bytes, that lags are not counted in, and the lags (L,) in it.

@@ -7,9 +7,10 @@ information of a sequence whose symbols depend on their phase alone,
     Q_d(i, j) = 1/P sum_r p_r(i) p_{r+d}(j)   with p_r the composition at phase r.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
-from math import gcd
+from math import gcd, log
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,12 @@ CLEAR = 5.0
 """Least ratio of the information at P over that at those."""
 UNITS = 8
 """Periods up to this one may be those of one symbol: of such only multiples are measured."""
+WIDE = {2: "UTF-16 or numbers of 16 bits", 4: "UTF-32 or numbers of 32 bits"}
+"""Kinds of text of which one byte in so many is mostly 0."""
+MOSTLY = 0.8
+"""The share of one byte at one phase from which it is said to be mostly that byte."""
+MOST = 0.5
+"""The share of a text in lines of one length from which they are said to be most lines."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,41 @@ class Period:
     information: tuple[float, ...]
     blank: float
     lines: float = 0.0
+
+    def brief(self, unit: str) -> str:
+        """The period in a few words; unit: what a symbol is."""
+        return f"period of {self.length} {unit}s, which is not part of I"
+
+    def sentence(self, unit: str, lags: Sequence[int]) -> str:
+        """The period of the text, what is seen of its cause, and what to do about it.
+
+        Streams that are interleaved, numbers of several bytes and fields of a record look alike, so
+        none of them is named.
+
+        unit  what a symbol is
+        lags  that are measured
+        """
+        is_text = unit == "byte"
+        length = self.length
+        found = f"period: the composition of the text repeats every {length} {unit}s"
+        explains = (
+            f"it explains {self.strength / log(2):.2g} bits at lag {length}, and what it"
+            " explains is not part of I above"
+        )
+        if all(lag % length == 0 for lag in lags):
+            explains = f"{explains}; only multiples of {length} are measured"
+        if is_text and self.lines >= MOST:
+            return f"{found}, the length of most lines; {explains}"
+        if not is_text or length > UNITS or self.blank <= MOSTLY:
+            return f"{found}; {explains}"
+        told = f"{found}, and one of them is mostly 0"
+        if length not in WIDE:
+            return f"{told}; {explains}"
+        coding = f"UTF-{8 * length}"
+        return (
+            f"{told}, as in {WIDE[length]}; {explains}. Convert text to UTF-8 (iconv -f {coding} -t"
+            " UTF-8)"
+        )
 
 
 def find_period(data: Bytes, lags: ArrayLike) -> Period | None:

@@ -6,7 +6,9 @@ whose lines are those of the data with the symbols at each place drawn from othe
 length, in another order: it has the layout of the data, and no other dependence.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,28 @@ class Records:
     low: int
     high: int
     strength: float
+
+    def brief(self) -> str:
+        """The records in a few words."""
+        return f"lines of {self.low} to {self.high} bytes, whose layout is not part of I"
+
+    def sentence(self, beyond: Sequence[int]) -> str:
+        """Lines of nearly the same length, and what the place in a line explains.
+
+        beyond: lags after those of the verdict at which the information stands out, ascending
+        """
+        found = (
+            f"records: lines of {self.low} to {self.high} bytes, {self.length:.1f} on average; the"
+            f" place in a line explains {self.strength / log(2):.2g} bits near that lag, and what"
+            " it explains is not part of I above"
+        )
+        if not beyond:
+            return found
+        lags = f"{len(beyond)} {'lag' if len(beyond) == 1 else 'lags'}"
+        return (
+            f"{found}. I stands out at {lags} beyond the verdict's, up to {beyond[-1]:,},"
+            " as where a field of one line follows from that of the line before, such as a counter"
+        )
 
 
 def line_starts(data: Bytes) -> NDArray[np.int64] | None:

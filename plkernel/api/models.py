@@ -240,11 +240,25 @@ class TrainedRun(Result):
         columns = ["step", "bytes", "train_bpb", "val_bpb", "excess_bpb", "val_accuracy"]
         return self.metrics.filter(columns)
 
+    def plot(self, text: str | Path | None = None) -> "Figure":
+        """Draw the figure that the command of the same purpose writes.
+
+        text: name of a corpus whose validation split is predicted; that of the run unless given.
+        Raises ValueError where the run's text is not here, or there is none.
+        """
+        return self._shown_in_notebooks(self._drawn_on(text))
+
     def _draw(self) -> "Figure":
+        return self._drawn_on(None)
+
+    def _drawn_on(self, text: str | Path | None) -> "Figure":
         from plkernel.decays.memory_figures import model_figure
         from plkernel.probing.runs import of_run
 
-        *_, (before, now), title = of_run(self.path, None, 4)
+        if text is not None and not isinstance(text, str | Path):
+            raise ValueError(f"text must be the name of a corpus, got {brief(text)}")
+        name = None if text is None else str(text)
+        *_, (before, now), title = of_run(self.path, name, 4, "text", in_python=True)
         return model_figure(before, now, title)
 
     @cached_property
@@ -372,7 +386,7 @@ def _opened(
     is_own = isinstance(_held(inner), Model)
     if is_own:
         opened = inner
-    with modes_kept(opened):
+    with modes_kept(opened), _parameters_told(opened):
         if is_own:
             device = next(opened.parameters()).device
             yield predictor(opened, device), taken, patch_of(opened)
@@ -380,6 +394,21 @@ def _opened(
             predict = _checked(opened)
             check_causal(predict, taken, batch)
             yield predict, taken, 1
+
+
+@contextmanager
+def _parameters_told(model: Any) -> Iterator[None]:
+    """Say of logits that are not numbers that the parameters of `model` are NaN, if they are."""
+    from plkernel.models.sampling import nan_hint
+    from plkernel.training.evaluate import NotNumbersError
+
+    try:
+        yield
+    except NotNumbersError as error:
+        hint = nan_hint(model)
+        if not hint:
+            raise
+        raise NotNumbersError(f"{str(error).partition(': has its training')[0]}; {hint}") from None
 
 
 def _unwrapped(model: Any) -> Any:

@@ -11,6 +11,7 @@ from plkernel.analysis.nodes import check_numbers, check_numbers_or_none, check_
 from plkernel.analysis.results import Result
 from plkernel.api.texts import path_of
 from plkernel.common import cli
+from plkernel.common.files import DIVERGED, FAILED
 from plkernel.results.study import Study, read_study
 
 if TYPE_CHECKING:
@@ -21,9 +22,16 @@ if TYPE_CHECKING:
     from plkernel.study.trial import TrialModel
 
 
+WHY = 160
+"""Characters of the reason of a run that failed."""
+
+
 @dataclass(frozen=True, repr=False)
 class StudyResult(Result, Study):
-    """A study and its runs, compared arm by arm as plkernel.report does."""
+    """A study and its runs, compared arm by arm as plkernel.report does.
+
+    Its table has a row for every arm, or, while no run has finished, for every run with its status.
+    """
 
     @cached_property
     def comparison(self) -> "Comparison":
@@ -39,13 +47,17 @@ class StudyResult(Result, Study):
         declared = self.comparison.declared if self.finished() else None
         if declared:
             told.insert(0, declared.headline)
-        return (
-            f"{self.name}: {len(self.finished())} of {cli.counted(len(self.runs), 'run', 'runs')}"
-            " finished."
-            f" {' '.join(told)}"
-        )
+        runs = cli.counted(len(self.runs), "run", "runs")
+        ends = [f"{len(self.finished())} of {runs} finished"]
+        for status in (DIVERGED, FAILED):
+            count = sum(run.status == status for run in self.runs)
+            if count:
+                ends.append(f"{count} {status}")
+        return f"{self.name}: {', '.join(ends)}. {' '.join(told)}"
 
     def _table(self) -> Any:
+        if not self.finished():
+            return self._unfinished()
         key = self.comparison.primary
         rows = []
         for arm in (one for one in self.comparison.arms if key in one.estimates):
@@ -62,6 +74,20 @@ class StudyResult(Result, Study):
                     "high": other.high,
                     "p": other.p_value,
                 }
+            rows.append(row)
+        return rows
+
+    def _unfinished(self) -> list[dict[str, Any]]:
+        """A row for every run: its status, and why it failed or diverged."""
+        rows = []
+        for run in self.runs:
+            *_, why = (run.error or "").strip().splitlines() or [""]  # of a traceback the last line
+            row = {
+                "arm": run.arm,
+                "seed": run.seed,
+                "status": run.status,
+                "why": cli.shortened(why, WHY),
+            }
             rows.append(row)
         return rows
 
@@ -117,7 +143,8 @@ def run_study(
     folder = Path("runs/out") / chosen.name if out is None else path_of(out, "out")
     if folder.is_file():
         raise ValueError(f"out must be a folder, got the file {folder}")
-    run_experiment(chosen, folder, workers, names)
+    with cli.in_python(run_study):
+        run_experiment(chosen, folder, workers, names)
     return load_study(folder)
 
 
@@ -168,6 +195,11 @@ def trial(
         dim=dim,
     )
     folder = None if out is None else path_of(out, "out")
-    planned = chain.plan_trial(text, folder, options, lambda line: None)
-    chain.run_trial(planned)
+
+    def tell(line: str) -> None:
+        cli.note(cli.python_words(line, trial))
+
+    with cli.in_python(trial):
+        planned = chain.plan_trial(text, folder, options, tell)
+        chain.run_trial(planned)
     return load_study(planned.out)

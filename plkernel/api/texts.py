@@ -77,8 +77,9 @@ def measure(
 
     In the result, `information` has lags (L,), values (L,) in nats and intervals; `law.beta`,
     `law.low` and `law.high` are the exponent with its 95 % interval, None in place of `law` if
-    nothing decays; `verdict.sentence` says if the curve is a power law; `exact` (L,) is the true
-    information of a corpus whose law its name states. Raises ValueError for a text that is too
+    nothing decays; `verdict.sentence` says if the curve is a power law; `structure` tells of a
+    period, lines and copies in the text; `exact` (L,) is the true information of a corpus whose law
+    its name states. Raises ValueError for a text that is too
     short for `max_lag`, and for an estimator that counts pairs where symbols are too many for that.
 
     >>> import numpy as np
@@ -95,7 +96,8 @@ def measure(
     stated = check_range(lags, max_lag)
     place = None if tokenizer is None else path_of(tokenizer, "tokenizer")
     reading = {"max_bytes": max_bytes, "separator": separator, "column": column}
-    found = _read_symbols(text, place, measured, reading)
+    with cli.in_python(measure):
+        found = _read_symbols(text, place, measured, reading)
     is_named = isinstance(text, str | Path) and found.unit == "byte"
     sequence = known_sequence(str(text)) if is_named else None
     options: Any = {

@@ -322,7 +322,9 @@ def command(
         _register(spec, register, folder, pilot, underpowered)
         return
     check_folder(folder, "out")
-    _check_outside_corpora(spec, folder)
+    from plkernel.study.schedule import check_outside_corpora
+
+    check_outside_corpora(spec, folder)
     if dry_run:
         _check_found(spec, folder, record)
     if workers == "auto":
@@ -345,13 +347,6 @@ def command(
         number = cli.counted(take_record(spec, record, folder, only, chosen), "run", "runs")
         print(f"{spec.name}: {number} taken from {record}", flush=True)
     _train(spec, folder, at_once, only, chosen, retry, logger, report)
-
-
-def _check_outside_corpora(spec: Spec, folder: Path) -> None:
-    """Refuse a folder of the study in that of a corpus, which would then change with every run."""
-    from plkernel.data.names import check_outside
-
-    check_outside({"out": folder}, {spec.corpus_of(arm).name for arm in spec.arms})
 
 
 def _check_found(spec: Spec, folder: Path, record: Path | None) -> None:

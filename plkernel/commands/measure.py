@@ -21,7 +21,6 @@ from plkernel.analysis.information.laws import (
     local_slopes,
     measure_corpus,
 )
-from plkernel.analysis.information.periods import UNITS
 from plkernel.api.texts import measure
 from plkernel.common import cli
 from plkernel.common.cli import counted, text_table
@@ -55,12 +54,6 @@ SHOWN_LAGS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 """Lags of the table in the terminal, as near as measured ones are."""
 BITS = 1 / np.log(2)
 """Bits of a nat."""
-WIDE = {2: "UTF-16 or numbers of 16 bits", 4: "UTF-32 or numbers of 32 bits"}
-"""Kinds of text of which one byte in so many is mostly 0."""
-MOSTLY = 0.8
-"""The share of one byte at one phase from which it is said to be mostly that byte."""
-MOST = 0.5
-"""The share of a text in lines of one length from which they are said to be most lines."""
 
 
 def command(
@@ -255,9 +248,7 @@ def render(result: Measurement) -> str:
         f"verdict: {result.verdict.sentence}",
         tokens_sentence(result),
         repeats_sentence(result),
-        period_sentence(result),
-        records_sentence(result),
-        copies_sentence(result),
+        *result.structure,
         horizon_sentence(result),
         drift_sentence(curve),
         f"dropped: {left_out} where I is zero or negative" if dropped else None,
@@ -370,73 +361,6 @@ def _curvature(law: laws.PowerLaw) -> str:
     if math.isnan(law.curvature):
         return "-"
     return f"{law.curvature:+.3f} ({law.curvature_p:.1g})"
-
-
-def period_sentence(result: Measurement) -> str | None:
-    """The period of the text, what is seen of its cause, and what to do about it.
-
-    Streams that are interleaved, numbers of several bytes and fields of a record look alike, so
-    none of them is named.
-    """
-    period = result.period
-    if period is None:
-        return None
-    curve = result.information
-    is_text = curve.unit == "byte"
-    length = period.length
-    found = f"period: the composition of the text repeats every {length} {curve.unit}s"
-    explains = (
-        f"it explains {period.strength * BITS:.2g} bits at lag {length}, and what it explains is"
-        " not part of I above"
-    )
-    if all(lag % length == 0 for lag in curve.lags):
-        explains = f"{explains}; only multiples of {length} are measured"
-    if is_text and period.lines >= MOST:
-        return f"{found}, the length of most lines; {explains}"
-    if not is_text or length > UNITS or period.blank <= MOSTLY:
-        return f"{found}; {explains}"
-    told = f"{found}, and one of them is mostly 0"
-    if length not in WIDE:
-        return f"{told}; {explains}"
-    coding = f"UTF-{8 * length}"
-    return (
-        f"{told}, as in {WIDE[length]}; {explains}. Convert text to UTF-8 (iconv -f {coding} -t"
-        " UTF-8)"
-    )
-
-
-def records_sentence(result: Measurement) -> str | None:
-    """Lines of nearly the same length, and what the place in a line explains."""
-    records = result.records
-    if records is None:
-        return None
-    found = (
-        f"records: lines of {records.low} to {records.high} bytes, {records.length:.1f} on average;"
-        f" the place in a line explains {records.strength * BITS:.2g} bits near that lag, and what"
-        " it explains is not part of I above"
-    )
-    beyond = laws.apart(result.information, result.verdict.last_lag)
-    if not beyond:
-        return found
-    lags = counted(len(beyond), "lag", "lags")
-    return (
-        f"{found}. I stands out at {lags} beyond the verdict's, up to {beyond[-1]:,},"
-        " as where a field of one line follows from that of the line before, such as a counter"
-    )
-
-
-def copies_sentence(result: Measurement) -> str | None:
-    """How much of the text stands in it more than once, and what that does to the numbers above."""
-    copies = result.copies
-    if copies is None:
-        return None
-    unit = result.information.unit
-    return (
-        f"copies: {copies.found} of {copies.pieces} pieces of {copies.length} {unit}s stand"
-        " elsewhere in the text too, about"
-        f" {copies.share:.0%} of it; pairs in copies count as often, so that intervals are too"
-        " narrow and far lags show too much: remove copies and measure again"
-    )
 
 
 def horizon_sentence(result: Measurement) -> str | None:

@@ -10,12 +10,11 @@ import tyro
 
 from plkernel.api.studies import trial
 from plkernel.common import cli
-from plkernel.data.names import check_outside
 from plkernel.results.answer import advice, answer
 from plkernel.results.comparison import compare
 from plkernel.results.measured import TrialOptions
 from plkernel.results.study import read_study
-from plkernel.study.trial import NoMemoryError, TrialModel, plan_trial, run_trial, trial_name
+from plkernel.study.trial import NoMemoryError, TrialModel, plan_trial, run_trial
 
 __all__ = ["command", "trial"]
 
@@ -63,10 +62,8 @@ def command(
         control=control,
         dim=dim,
     )
-    folder = out or Path("runs/out") / trial_name(text, model)
-    check_outside({"out": folder}, [text])
     try:
-        planned = plan_trial(text, folder, options, lambda line: print(line, flush=True))
+        planned = plan_trial(text, out, options, lambda line: print(line, flush=True))
     except NoMemoryError as found:
         print(found)
         sys.exit(NO_MEMORY)

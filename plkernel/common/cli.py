@@ -42,8 +42,10 @@ NAME = re.compile(f"{_IDENTIFIERS}{MARK}{_IDENTIFIERS}", re.ASCII)
 """A name of code, `module:attribute`, either with dots."""
 CURSOR_UP = re.compile(r"\n*(\x1b\[A)*")
 """Codes by which tqdm moves between its bars: down by line feeds, up by escapes."""
-LONG_NUMBER = re.compile(r"(?<![\w./])(\d[\d,]{7})[\d,]{25,}(\d{3})(?![\w./])")
+LONG_NUMBER = re.compile(r"(?<![\w./,])(?:\d{36,}|\d{1,3}(?:,\d{3}){11,})(?![\w./])")
 """A whole number that nobody reads in full, such as one of 300 digits; no part of a path."""
+OPTION = re.compile(r"(?<![\w-])--(?P<name>[a-z]+(-[a-z]+)*)( (?=\d))?")
+"""An option of a command in a sentence, with the blank before a number that it is given."""
 OUT_OF_MEMORY = re.compile("can't (allocate memory|start new thread)")
 """Words of a RuntimeError of torch or Python where memory is short."""
 
@@ -241,7 +243,7 @@ def report_errors(action: Callable[[], Any]) -> None:
         message = _user_message(error)
         if message is None:
             raise
-        readable = LONG_NUMBER.sub(r"\1...\2", message)
+        readable = LONG_NUMBER.sub(lambda number: f"{number[0][:8]}...{number[0][-3:]}", message)
         _print_last(f"error: {escaped(shortened(readable))}")
         sys.exit(EXIT_BAD_INPUT)
     except KeyboardInterrupt as interrupt:
@@ -361,9 +363,66 @@ def progress_bar(name: str) -> Iterator[Callable[[float], Any]]:
 
     form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
     with tqdm(
-        desc=name, total=1.0, bar_format=form, delay=2.0, leave=False, disable=None, file=sys.stderr
+        desc=name,
+        total=1.0,
+        bar_format=form,
+        delay=2.0,
+        leave=False,
+        disable=no_bar(),
+        file=sys.stderr,
     ) as bar:
         yield lambda share: bar.update(min(share, 1.0 - bar.n))
+
+
+def no_bar() -> bool | None:
+    """What tqdm takes as `disable`: None, for a bar on a terminal alone, where there is an output.
+
+    Python has no standard error in a daemon, in pythonw, or after 2>&- in a shell, and tqdm would
+    write to it all the same.
+    """
+    return True if sys.stderr is None else None
+
+
+def note(line: str) -> None:
+    """Print a line on standard error; nowhere where there is none, not in the output instead."""
+    if sys.stderr is not None:
+        print(line, file=sys.stderr, flush=True)
+
+
+def line_beside_bars(line: str, stream: Any) -> None:
+    """Print a line where a bar may be shown; nowhere without a stream, or on a closed terminal."""
+    from tqdm.auto import tqdm
+
+    if stream is not None:
+        with without_terminal():
+            tqdm.write(line, file=stream)
+
+
+@contextmanager
+def in_python(function: Callable[..., Any]) -> Iterator[None]:
+    """Have every ValueError name the arguments of `function`, as `python_words` does."""
+    try:
+        yield
+    except ValueError as error:
+        if len(error.args) == 1:  # other errors of the kind, as of decoding, have a form of theirs
+            error.args = (python_words(str(error), function),)
+        raise
+
+
+def python_words(text: str, function: Callable[..., Any]) -> str:
+    """`text` with the options of a command that are arguments of `function` named as such.
+
+    >>> def trial(text, seeds=3, dim=64): ...
+    >>> python_words("give fewer --seeds, or --dim 20 and --only base", trial)
+    'give fewer seeds=, or dim=20 and --only base'
+    """
+    arguments = inspect.signature(function).parameters
+
+    def named(option: re.Match[str]) -> str:
+        name = option["name"].replace("-", "_")
+        return f"{name}=" if name in arguments else option[0]
+
+    return OPTION.sub(named, text)
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plkernel.common import cli
 from plkernel.common.cli import counted
 from plkernel.common.files import atomic, check_folder, load_object, save_json, shown
 from plkernel.data.names import Source, find_source
@@ -212,7 +213,7 @@ def _build(name: str, source: Source, path: Path, max_bytes: int | None) -> Corp
             return corpus
         description = path.with_suffix(".json")
         if path.exists() and description.exists():
-            print(f"corpus {name!r}: {path} is damaged, built again", file=sys.stderr)
+            cli.note(f"corpus {name!r}: {path} is damaged, built again")
         description.unlink(missing_ok=True)
         corpus = _written(name, source, path, max_bytes)
         save_json(description, asdict(corpus))  # last: only a whole file has one
@@ -241,7 +242,7 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
         unit_scale=True,
         delay=2.0,
         leave=False,
-        disable=None,
+        disable=cli.no_bar(),
     )
     with closing(source.blocks()) as blocks, bar, atomic(path) as new, new.open("wb") as out:
         for block, starts in blocks:

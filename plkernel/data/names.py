@@ -14,6 +14,7 @@ import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ NOT_LIBRARY = frozenset(
 )
 """Folders that are no part of the corpus stdlib."""
 NOT_READ = frozenset({"__pycache__"})
-"""Folders that are left out of the folder of a corpus, beside hidden ones."""
+"""Folders that are left out of the folder of a corpus, beside hidden ones and OUTPUTS."""
+OUTPUTS = ("runs", "out")
+"""The folder, in that of a corpus, in which commands write unless they are told otherwise."""
 LETTERS = """
 ar:y bn:b de:es en:234k es:9v fa:p fr:5lo hi:i id:6 it:1d ja:j ko:n pl:z pt:a
 ro:u ru:r sw:h tl:fg tr:t uk:8 vi:7 zh:c
@@ -125,7 +128,8 @@ def check_outside(
 ) -> None:
     """Raise ValueError for an output inside of a folder that is read as a corpus.
 
-    A second reading would take the output for text. Hidden files are not read and may lie there.
+    A second reading would take the output for text. What is not read may lie there: hidden files
+    and those in a folder runs/out.
 
     outputs  files and folders to be written, by option; None is none
     names    of corpora; None is none
@@ -135,8 +139,8 @@ def check_outside(
         for folder in filter(None, folders):
             if path is not None and _is_read_from(folder, Path(path)):
                 raise ValueError(
-                    f"{option} must lie outside of the corpus {folder}, whose files are read, or be"
-                    f" hidden in it, got {path}; name another place"
+                    f"{option} must lie outside of the corpus {folder}, whose files are read, or in"
+                    f" a folder of it that is not, such as {Path(folder, *OUTPUTS)}, got {path}"
                 )
 
 
@@ -156,7 +160,9 @@ def _is_read_from(folder: Path, path: Path) -> bool:
     if os.path.commonpath([root, place]) != root:
         return False
     parts = Path(place).relative_to(root).parts
-    return not any(part.startswith(".") or part in NOT_READ for part in parts)
+    if any(part.startswith(".") or part in NOT_READ for part in parts):
+        return False
+    return OUTPUTS not in pairwise(parts)
 
 
 def _looks_like_path(name: str) -> bool:
@@ -286,7 +292,7 @@ def _cautions(files: list[Path]) -> list[str]:
 
 
 def _walk(root: Path, skip: frozenset[str] = NOT_READ) -> dict[str, Path]:
-    """The files below `root` by relative path, sorted, without hidden ones and `skip`."""
+    """The files below `root` by relative path, sorted, without hidden ones, `skip` and OUTPUTS."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -294,6 +300,9 @@ def _walk(root: Path, skip: frozenset[str] = NOT_READ) -> dict[str, Path]:
     paths = []
     for folder, folders, names in os.walk(root, onerror=fail):
         folders[:] = [name for name in folders if name not in skip and not name.startswith(".")]
+        parent, last = OUTPUTS
+        if Path(folder).name == parent and folder != str(root):
+            folders[:] = [name for name in folders if name != last]
         paths += [Path(folder, name) for name in names if not name.startswith(".")]
     named = [(path.relative_to(root).as_posix(), path) for path in paths if path.is_file()]
     return dict(sorted(named))

@@ -316,15 +316,19 @@ def not_finite(model: Model) -> list[Finding]:
     return found
 
 
-def of_run(model: Path, corpus: str | None, windows: int) -> Parts:
+def of_run(
+    model: Path, corpus: str | None, windows: int, option: str = "corpus", in_python: bool = False
+) -> Parts:
     """Half-lives, kernels and predictions of a trained model, and those at its initialisation.
 
     model    a run, or the file of a checkpoint
     corpus   the name of a text to predict, that of the run unless given
     windows  how many windows are predicted at most
+    option, in_python
+             as of `validation_text`
     """
     trained, config, step = open_model(model)
-    name, validation, context = validation_text(config, corpus)
+    name, validation, context = validation_text(config, corpus, option, in_python)
     data, asked = held_out_windows(name, validation, context, windows)
     context = data.shape[1] - 1
     now = view(trained, data, asked)

@@ -245,7 +245,7 @@ def _check_values(rows: Sequence[Row], base: str, step: float | None) -> None:
     with_values = _arms([row for row in rows if math.isfinite(row.value)])
     place = "" if step is None else f" at step {step:g}"
     if base not in with_values:
-        runs = [_run_name(row) for row in rows if row.arm == base]
+        runs = _counted_names([_run_name(row) for row in rows if row.arm == base])
         raise ValueError(
             f"baseline must have a run with a finite value{place}, got {base!r}, which has none:"
             f" {_some(runs)}; give --baseline of another arm"

@@ -223,33 +223,42 @@ def _is_numeric(cells: Sequence[str]) -> bool:
 def _plain_table(table: Table) -> str:
     """A table as text of WIDTH columns; those that do not fit follow in further parts below it.
 
-    Notes are left out, and long names are broken. Every part repeats the first column.
+    Notes are left out, and long names are broken. Every part repeats the first column, of those
+    rows that have something in it.
     """
-    rows: list[list[str]] = []
+    wrapped = [line for rows in table.groups.values() for row in rows for line in _wrapped_row(row)]
+    first, *further = _parts(table.header, wrapped)
+    parts = [_plain_part(table.header, table.groups, first)]
+    for columns in further:
+        groups = {title: _told(rows, columns) for title, rows in table.groups.items()}
+        if any(groups.values()):
+            parts.append(_plain_part(table.header, groups, columns))
+    return "\n\n".join(parts)
+
+
+def _told(rows: Rows, columns: Sequence[int]) -> list[Sequence[str]]:
+    """The rows with a cell that is not empty in one of the columns after the first."""
+    return [row for row in rows if any(row[at] for at in columns[1:])]
+
+
+def _plain_part(header: Sequence[str], groups: Mapping[str, Rows], columns: Sequence[int]) -> str:
+    """Some columns of a table: its head, a rule, and a line for each row below titles of groups."""
+    lines_of: list[list[str]] = []
     title_at: dict[int, str] = {}
-    for title, members in table.groups.items():
-        if title:
-            title_at[len(rows)] = title
-        for row in members:
-            rows += _wrapped_row(row)
-    parts = [_plain_part(table.header, rows, columns) for columns in _parts(table.header, rows)]
-    lines: list[str] = []
-    for head, rule, *body in parts:
-        if lines:
-            lines.append("")
-        lines += [head, rule]
-        for at, line in enumerate(body):
-            if at in title_at:
-                lines.append(title_at[at])
-            lines.append(line)
-    return "\n".join(lines)
-
-
-def _plain_part(header: Sequence[str], rows: Rows, columns: Sequence[int]) -> list[str]:
-    """The lines of some columns of a table: its head, a rule, and a line for each row."""
+    for title, rows in groups.items():
+        if title and rows:
+            title_at[len(lines_of)] = title
+        for row in rows:
+            lines_of += _wrapped_row(row)
     own_header = [header[at] for at in columns]
-    own_rows = [[row[at] for at in columns] for row in rows]
-    return text_table(own_header, own_rows).splitlines()
+    own_rows = [[line[at] for at in columns] for line in lines_of]
+    head, rule, *body = text_table(own_header, own_rows).splitlines()
+    lines = [head, rule]
+    for at, line in enumerate(body):
+        if at in title_at:
+            lines.append(title_at[at])
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def _parts(header: Sequence[str], rows: Rows) -> list[list[int]]:

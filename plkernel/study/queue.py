@@ -8,7 +8,6 @@ Any command that sees these folders can follow, collect or cancel the runs, on a
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from plkernel.common.cli import counted, shortened
+from plkernel.common.cli import counted, note, shortened
 from plkernel.common.environment import COMMAND, command_line
 from plkernel.common.files import LOG, RESULT, TUNING, load_object, refuse_links, save_json
 from plkernel.config.condition import Condition
@@ -291,7 +290,7 @@ class QueueEngine:
         """Say once that the queue does not answer, and once that it does again."""
         if silent != self.silent:
             words = "does not answer; waiting for results" if silent else "answers again"
-            print(f"note: {self.queue.name} {words}", file=sys.stderr, flush=True)
+            note(f"note: {self.queue.name} {words}")
         self.silent = silent
 
     def stop(self) -> None:

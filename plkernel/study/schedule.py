@@ -42,6 +42,7 @@ from plkernel.common.files import (
 from plkernel.config.resolved import ResolvedSpec, resolve_spec
 from plkernel.config.schema import Arm
 from plkernel.config.spec import Spec, heading
+from plkernel.data.names import check_outside
 from plkernel.results.record import config_of, missing_rows, restore
 from plkernel.results.registration import (
     Registration,
@@ -125,6 +126,7 @@ def run_experiment(
     sitting = Sitting(engine or LocalEngine(), workers, retry, logger)
     if logger:
         logger_library(logger)
+    check_outside_corpora(spec, out)
     check_same_study(spec, out)
     registration = noted_registration(spec, out)
     _note_left_out(spec, out)
@@ -258,6 +260,11 @@ def chosen_arms(spec: Spec, only: Sequence[str]) -> list[str]:
     return [arm for arm in spec.arms if any(fnmatch.fnmatchcase(arm, one) for one in only)]
 
 
+def check_outside_corpora(spec: Spec, out: Path) -> None:
+    """Refuse a folder of the study in that of a corpus, which would then change with every run."""
+    check_outside({"out": out}, {spec.corpus_of(arm).name for arm in spec.arms})
+
+
 def noted_registration(spec: Spec, out: Path) -> Registration | None:
     """Return the registration of a study, see `registration_of`, if it has one.
 
@@ -272,7 +279,7 @@ def noted_registration(spec: Spec, out: Path) -> Registration | None:
     differing = changes(registration.spec, spec.model_dump(mode="json"))
     if differing:
         some = "; ".join(differing[:3])
-        print(f"note: the spec differs from its registration: {some}", file=sys.stderr)
+        cli.note(f"note: the spec differs from its registration: {some}")
     return registration
 
 
@@ -288,11 +295,10 @@ def _note_unregistered(spec: Spec, out: Path) -> None:
     """
     named = place_of(spec).resolve()
     own = (out / REGISTERED).resolve()
-    print(
+    cli.note(
         f"note: the hypotheses of study {spec.name!r} are not registered: there is neither {named}"
         f" nor {own}; --register before the runs writes the first, and where the study was"
-        " registered in another folder, copy its file there or run the command in that folder",
-        file=sys.stderr,
+        " registered in another folder, copy its file there or run the command in that folder"
     )
 
 
@@ -315,7 +321,7 @@ def _note_left_out(spec: Spec, out: Path) -> None:
     """Say on standard error which finished runs in the folder the spec does not ask for."""
     places = finished_beside(out, spec.arms, spec.seeds)
     for sentence in left_out(places, spec.arms, spec.seeds):
-        print(f"note: {sentence}", file=sys.stderr)
+        cli.note(f"note: {sentence}")
 
 
 def _code_of(spec: Spec, arms: Iterable[str]) -> dict[str, str]:
@@ -438,10 +444,9 @@ def _run(spec: Spec, jobs: Sequence[Job], out: Path, sitting: Sitting) -> list[s
     before = f"{len(finished)} finished before{lost}, {at_once} at a time, in {out}"
     print(f"{spec.name}: {cli.counted(len(jobs), 'run', 'runs')}, {before}", flush=True)
     try:
-        with tqdm(total=len(waiting), unit="run", desc=spec.name, disable=None) as bar:
+        with tqdm(total=len(waiting), unit="run", desc=spec.name, disable=cli.no_bar()) as bar:
             for job in _trained(spec, waiting, sitting):
-                with cli.without_terminal():
-                    tqdm.write(f"{job.name}{_ending(RunFolder(job.folder))}")
+                cli.line_beside_bars(f"{job.name}{_ending(RunFolder(job.folder))}", sys.stdout)
                 _draw_mean(job.arm, jobs, out)
                 bar.update()
     except KeyboardInterrupt:

@@ -43,6 +43,7 @@ from plkernel.config.resolved import resolve_spec
 from plkernel.config.schema import Arm, ModelSpec
 from plkernel.config.spec import FOLDER_NAME, Spec
 from plkernel.data import corpora
+from plkernel.data.names import check_outside
 from plkernel.results.measured import CONTROL, Measured, TrialOptions, read_measurement
 from plkernel.results.registration import register
 from plkernel.training import check
@@ -166,6 +167,7 @@ def plan_trial(
     _check_name(out)
     path = out.with_name(f"{out.name}.toml")
     check_folder(out, "out")
+    check_outside({"out": out}, [text])
     before = read_measurement(out)
     if path.exists():
         return _continued(str(text), before, path, out, options, tell)
@@ -175,6 +177,7 @@ def plan_trial(
     shortest = spec_of(spec_text(measured, out.name, LEAST_STEPS), path)
     tell(fit_table(measured, shortest))
     save_json(out / MEASUREMENT, _content(measured))  # also for a call with more minutes
+    tell(f"timing a few steps here, to see how many fit into {options.minutes:g} min")
     steps, seconds = steps_for(shortest, options, time.monotonic() - begun)
     written = spec_text(measured, out.name, steps)
     spec = spec_of(written, path)

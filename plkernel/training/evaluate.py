@@ -156,6 +156,10 @@ def label(causal: bool) -> str:
     return "" if causal else f" [{NOT_CAUSAL}]"
 
 
+class NotNumbersError(ValueError):
+    """Logits of a model that are not numbers."""
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """The figures of one pass over windows.
@@ -761,7 +765,7 @@ def _given_logits(predict: Predict, tokens: Tensor, window: int) -> Tensor:
             hint = "; in float16 numbers above 65,504 are infinite"
         elif found < 0:
             kind = "all -inf"
-        raise ValueError(
+        raise NotNumbersError(
             f"the logits of the model are not numbers: {kind} at position {place} of window"
             f" {window + row}{hint}"
         )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from plkernel.common.cli import without_terminal
+from plkernel.common.cli import line_beside_bars, no_bar, without_terminal
 from plkernel.common.environment import environment
 from plkernel.common.files import DIVERGED, FAILED, FINISHED, METRICS, read_lines, run_folder
 from plkernel.config.condition import Condition
@@ -464,7 +464,7 @@ class Training:
         shown = {"initial": self.progress.step, "desc": self.task.name, "unit": "step"}
         with (
             closing(self.curves),
-            tqdm(total=total, disable=None if progress_bar else True, **shown) as bar,
+            tqdm(total=total, disable=no_bar() if progress_bar else True, **shown) as bar,
         ):
             while self.progress.step < total:
                 self.step()
@@ -475,8 +475,7 @@ class Training:
                     bar.update()
                 if self.progress.step % every == 0 or self.progress.step == total:
                     told = told_losses(self.evaluate()) + self.note
-                    with without_terminal():
-                        tqdm.write(told, file=sys.stderr)
+                    line_beside_bars(told, sys.stderr)
                 if stopped():
                     if self.task.folder.is_gone:
                         raise KeyboardInterrupt(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import plkernel
 from plkernel.commands import experiment, fit, inspect, measure, probe, train, trial
 from plkernel.config.reading import load_spec
 
@@ -33,8 +34,22 @@ def test_results_are_not_written_into_the_folder_that_is_read(
         lambda: train.command(spec, out=inside),
         lambda: experiment.command(spec, out=inside),
         lambda: trial.command(name, out=inside),
+        lambda: plkernel.run_study(spec, inside),
+        lambda: plkernel.trial(name, inside),
     )
     for call in calls:
         with pytest.raises(ValueError, match="must lie outside of the corpus"):
             call()
     assert [item.name for item in corpus.iterdir()] == ["text.txt"]
+
+
+def test_a_folder_is_measured_from_within(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(corpus)
+    printed = []
+    for _ in range(2):
+        measure.command((".",), max_lag=20)
+        printed.append(capsys.readouterr().out)
+    assert "5,500 bytes" in printed[0]
+    assert printed[0] == printed[1]

@@ -143,6 +143,81 @@ def test_a_bar_of_shares_ends_at_the_whole(monkeypatch: pytest.MonkeyPatch) -> N
     }
 
 
+def test_nothing_is_shown_where_python_has_no_standard_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    """As in pythonw, in a daemon and after 2>&-; tqdm would fail after two seconds."""
+    made: list[Bar] = []
+
+    def bar(**settings: Any) -> Bar:
+        made.append(Bar(settings))
+        return made[-1]
+
+    monkeypatch.setattr("tqdm.auto.tqdm", bar)
+    assert cli.no_bar() is None
+    monkeypatch.setattr(sys, "stderr", None)
+    with cli.progress_bar("name") as progress:
+        progress(0.5)
+    assert made[0].settings["disable"] is True
+    cli.note("a note")
+    cli.line_beside_bars("a line", sys.stderr)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_note_stands_on_standard_error(capsys: Shown) -> None:
+    cli.note("a note")
+    cli.line_beside_bars("a line", sys.stdout)
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("a line\n", "a note\n")
+
+
+def test_the_bar_of_a_long_call_in_python_needs_no_standard_error() -> None:
+    """With tqdm itself, whose delay has passed."""
+    code = """
+import time
+import tqdm.auto
+from plkernel.common import cli
+
+whole = tqdm.auto.tqdm
+tqdm.auto.tqdm = lambda **given: whole(**{**given, "delay": 0.1})
+with cli.progress_bar("name") as progress:
+    for _ in range(4):
+        time.sleep(0.1)
+        progress(0.25)
+print("done")
+"""
+    closed = ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, code]
+    ran = subprocess.run(closed, stdout=subprocess.PIPE, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "done\n")
+
+
+def trial_in_python(text: str, seeds: int = 3, max_lag: int = 9) -> None:
+    """A function whose command has options of the same names."""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("give fewer --seeds", "give fewer seeds="),
+        ("give --max-lag 20 or more", "give max_lag=20 or more"),
+        ("name another --text, or --record", "name another text=, or --record"),
+        ("llama-gguf-split --merge a--seeds", "llama-gguf-split --merge a--seeds"),
+    ],
+)
+def test_options_are_named_as_the_arguments_of_a_function(text: str, expected: str) -> None:
+    assert cli.python_words(text, trial_in_python) == expected
+
+
+def test_an_error_in_python_keeps_its_kind_and_names_arguments() -> None:
+    class OwnError(ValueError):
+        pass
+
+    with pytest.raises(OwnError, match=r"^give fewer seeds=$"), cli.in_python(trial_in_python):
+        raise OwnError("give fewer --seeds")
+    with pytest.raises(UnicodeDecodeError, match="can't decode"), cli.in_python(trial_in_python):
+        b"\xff".decode()
+
+
 def ended(error: BaseException, shown: Shown) -> tuple[int, str]:
     """Exit status and standard error of a command that raises."""
 
@@ -280,7 +355,8 @@ def test_the_middle_of_a_number_that_nobody_reads_is_left_out(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     digits = "1" * 300
-    kept = f"12,345 of {'9' * 20} in /{digits} and 0.{digits}"
+    rates = "16,32,64,128,256,512,1024,2048,4096,8192,16384"
+    kept = f"12,345 of {'9' * 20} in /{digits} and 0.{digits} of {rates}"
 
     def command() -> None:
         raise ValueError(f"seeds must be at most {digits}, got {10**99:,} and {kept}")

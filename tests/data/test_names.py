@@ -462,15 +462,34 @@ def test_an_output_may_not_lie_where_it_would_be_read_as_text(tmp_path, monkeypa
     (tmp_path / "way").symlink_to(corpus / "deep")
     monkeypatch.chdir(corpus)
     monkeypatch.setenv("HOME", str(tmp_path))
-    inside = (corpus, corpus / "new", corpus / "deep/new", "runs/out", tmp_path / "way/new", ".")
+    inside = (corpus, corpus / "new", corpus / "deep/new", "results", tmp_path / "way/new", ".")
     for name in (corpus, str(corpus), ".", "~/texts", "../way/.."):
         for path in inside:
             with pytest.raises(ValueError, match=r"out must lie outside of the corpus .*, got"):
                 check_outside({"json": None, "out": path}, ["stdlib", None, name])
     unread = (tmp_path, tmp_path / "texts2", ".results/new", "__pycache__/new", "link/new", None)
+    unread += ("runs/out/new", "below/runs/out")
     for path in unread:
         check_outside({"out": path}, [corpus])
     check_outside({"out": corpus / "a.json"}, [corpus / "a.txt"])  # a file is read alone
+    linked = tmp_path / "linked"
+    linked.symlink_to(corpus)
+    with pytest.raises(ValueError, match=r"such as .*linked/runs/out, got new"):
+        check_outside({"out": "new"}, [linked])
     monkeypatch.chdir(tmp_path)
     Path("stdlib").mkdir()
     check_outside({"out": "stdlib/new"}, ["stdlib"])  # which names no folder
+
+
+def test_what_commands_wrote_is_no_text(tmp_path):
+    """A folder measured from within has the same text afterwards."""
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/b.txt").write_text("read too")
+    before = digest(tmp_path)
+    for place in ("runs/out", "below/runs/out/measure"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "measure.json").write_text("{}")
+    assert digest(tmp_path) == before
+    named_itself = find_source(str(tmp_path / "runs/out"))
+    assert text(named_itself).strip() == b"{}"

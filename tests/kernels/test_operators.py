@@ -32,7 +32,7 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from plkernel.kernels import operators
-from plkernel.kernels.operators import _is_plain
+from plkernel.kernels.operators import _is_plain, choose
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.torch.jit.script.* is deprecated:DeprecationWarning"
@@ -402,6 +402,22 @@ def test_inputs_like_those_before_need_no_check_and_others_have_one(one: Operato
             one.call(*steps, wrong)
     with pytest.raises(ValueError, match=r"backend must be one of .*, got 'fast'"):
         one.call(*steps, state, backend="fast")
+
+
+def test_a_cpu_without_compiled_loops_is_told_which_variable_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Loops of numba are called as Python, where vectors are not implemented."""
+    cpu = torch.device("cpu")
+    for value in ("", "0"):
+        monkeypatch.setenv("NUMBA_DISABLE_JIT", value)
+        assert choose("scan", None, cpu) == "cpu"
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    for backend in (None, "cpu"):
+        with pytest.raises(ValueError, match=r"scan: .* sets NUMBA_DISABLE_JIT, got 'cpu'"):
+            choose("scan", backend, cpu)
+    assert choose("scan", "reference", cpu) == "reference"
+    assert choose("scan", None, torch.device("meta")) == "cpu"
 
 
 @pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)

@@ -61,6 +61,15 @@ def test_columns_that_do_not_fit_follow_below(
     assert [line for line in lines if "".join(line).strip("-") or not line] == expected[:-1]
 
 
+def test_later_parts_have_rows_with_content_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "WIDTH", 8)
+    groups = {"arms": [["x", "22", "3"], ["y", "1", ""]], "for reference": [["z", "4", ""]]}
+    table = Table("", ["abc", "b", "cell"], groups, [False, True, True])
+    first, second = page._plain_table(table).split("\n\n")
+    assert "for reference" in first
+    assert second.split() == ["abc", "cell", "-" * 9, "arms", "x", "3"]
+
+
 def test_minus_signs_stand_before_numbers_alone() -> None:
     text = page._with_minus_signs("-1 to -0.5 (-2), a-1, 3-4, - 5, x")
     assert text == "\N{MINUS SIGN}1 to \N{MINUS SIGN}0.5 (\N{MINUS SIGN}2), a-1, 3-4, - 5, x"

@@ -373,7 +373,8 @@ def test_strings_are_toml(text: str) -> None:
 def test_a_plan_says_what_it_has_found_and_written(tmp_path: Path) -> None:
     told: list[str] = []
     one = trial.plan_trial(TEXT, tmp_path / "out", OPTIONS, told.append)
-    verdict, law, table, spec = told
+    verdict, law, table, timing, spec = told
+    assert timing == "timing a few steps here, to see how many fit into 10 min"
     assert verdict == f"{TEXT}: 200,000 bytes; {one.measured.verdict.sentence}"
     found = one.measured.law
     assert found is not None

@@ -66,8 +66,39 @@ def test_pieces_at_bytes_between_symbols_are_no_copies():
     assert copies.copies_within(np.concatenate([text, shifted])) is None
 
 
-def test_few_copies_are_not_worth_naming():
-    data = np.concatenate([TEXT, TEXT[: TEXT.size // 20]])
+@pytest.mark.parametrize(("share", "is_named"), [(0.14, False), (0.26, True)])
+def test_copies_are_named_from_a_fifth_of_the_text_on(share, is_named):
+    """Of which one half was copied from the other."""
+    part = int(TEXT.size * share / (2 - share))
+    data = np.concatenate([TEXT, TEXT[40_000 : 40_000 + part]])
+    assert (copies.copies_within(data) is not None) == is_named
+
+
+def test_a_piece_beside_itself_is_no_copy():
+    """A phrase that fills two pieces stands at every place of them, with overlap alone."""
+    phrase = TEXT[: copies.LENGTH - 100]
+    data = np.concatenate([TEXT[20_000:60_000], np.resize(phrase, 2 * copies.LENGTH)])
+    starts = [40_000, 40_050]
+    assert copies._copied(data, starts) == set()
+    data = np.concatenate([data, TEXT[60_000:70_000], data[40_000 : 40_000 + copies.LENGTH]])
+    assert copies._copied(data, starts) == {40_000}
+
+
+def test_what_is_left_out_counts_as_no_copy():
+    """Blanks between a text and its copy are part of the text whose share is told."""
+    one = TEXT[:60_000]
+    blank = np.full(180_000, 32, np.uint8)
+    found = copies.copies_within(np.concatenate([one, blank, one]))
+    assert found is not None
+    assert found.pieces == copies.PIECES
+    assert found.share == pytest.approx(0.4, abs=3 / copies.PIECES)
+
+
+def test_templates_that_follow_at_random_are_no_copies():
+    """Lines of a log are alike, but no long stretch of them."""
+    rng = np.random.default_rng(1)
+    templates = [rng.integers(0, 20, rng.integers(100, 250)).astype(np.uint8) for _ in range(12)]
+    data = np.concatenate([templates[i] for i in rng.integers(0, 12, 3_000)])
     assert copies.copies_within(data) is None
 
 
@@ -79,10 +110,12 @@ def test_runs_and_cycles_are_no_copies():
         assert copies.copies_within(data) is None
 
 
-def test_short_texts_have_no_pieces():
-    one = TEXT[: copies.PIECES * copies.LENGTH // 2]
-    assert copies.copies_within(np.concatenate([one, one])) is None
+def test_short_texts_have_few_pieces_or_none():
     assert copies.copies_within(TEXT[:0]) is None
+    assert copies.copies_within(np.tile(TEXT[: copies.LENGTH - 1], 2)) is None
+    found = copies.copies_within(np.concatenate([TEXT[:4_000], TEXT[:3_000]]))
+    assert found is not None
+    assert found.share == pytest.approx(6 / 7, abs=0.3)
 
 
 def test_a_measurement_names_copies_of_parts():
@@ -91,7 +124,7 @@ def test_a_measurement_names_copies_of_parts():
     found = plkernel.measure(data.tobytes(), max_lag=50, lags=(1, 50))
     assert found.copies is not None
     share = f"{found.copies.share:.0%}"
-    assert f"copies: {found.copies.found} of 64 pieces of 256 bytes" in render(found)
+    assert f"copies: {found.copies.found} of 64 pieces of 1,024 bytes" in render(found)
     assert f"about {share} of it" in render(found)
     assert found.to_dict()["copies"]["found"] == found.copies.found
     once = plkernel.measure(text.tobytes(), max_lag=50, lags=(1, 50))

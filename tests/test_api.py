@@ -837,7 +837,7 @@ def test_a_trial_is_planned_with_its_defaults_and_run(
     monkeypatch.setattr("plkernel.study.trial.run_trial", ran.append)
     monkeypatch.setattr(studies, "load_study", lambda folder: folder)
     assert plkernel.trial("stdlib") == tmp_path
-    assert capsys.readouterr().out == "goes on; another out= begins anew\n"
+    assert capsys.readouterr() == ("", "goes on; another out= begins anew\n")
     with pytest.raises(ValueError, match=r"or give fewer seeds=$"):
         plkernel.trial("stdlib", minutes=0.2)
     planned.pop()

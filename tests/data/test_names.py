@@ -486,6 +486,9 @@ def test_what_commands_wrote_is_no_text(tmp_path):
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/b.txt").write_text("read too")
+    (tmp_path / "below/out").mkdir(parents=True)
+    (tmp_path / "below/out/c.txt").write_text("and this")
+    assert text(find_source(str(tmp_path))).split() == [b"text", b"and", b"this", b"read", b"too"]
     before = digest(tmp_path)
     for place in ("runs/out", "below/runs/out/measure"):
         (tmp_path / place).mkdir(parents=True)

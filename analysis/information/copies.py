@@ -100,30 +100,42 @@ def _repeats_itself(piece: Symbols) -> bool:
 def _copied(data: Symbols, starts: Sequence[int]) -> set[int]:
     """Those of `starts` whose pieces of `data` (n,) stand elsewhere too, without overlap.
 
-    One pass over the bytes: a key of the HEAD_BYTES at every place is held against those of the
-    pieces, and where it is one of them the whole piece is compared.
+    A piece is compared as a whole where the key of its head is that of a place.
     """
     raw = data.view(np.uint8)
     width = data.itemsize
     pieces: dict[int, list[int]] = {}  # places in bytes, by the key of the head
     for start in starts:
         head = raw[start * width : start * width + HEAD_BYTES]
-        pieces.setdefault(int(_keys(head)[0]), []).append(start * width)
-    keys = np.array(list(pieces), np.uint64)
-    is_possible = np.zeros(1 << KEY_BITS, bool)
-    is_possible[keys >> np.uint64(64 - KEY_BITS)] = True
+        (key,) = _keys(head).tolist()
+        pieces.setdefault(key, []).append(start * width)
     found: set[int] = set()
+    for key, places in _places_of_keys(raw, width, list(pieces)):
+        for place in pieces[key]:
+            if place not in found and _is_among(raw, place, places, LENGTH * width):
+                found.add(place)
+    return {place // width for place in found}
+
+
+def _places_of_keys(
+    raw: Bytes, width: int, wanted: Sequence[int]
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield the `wanted` keys that stand in `raw`, and where, as bytes from its beginning.
+
+    One pass; a key comes again for every CHUNK. width: bytes of a symbol, from which places begin.
+    """
+    keys = np.array(wanted, np.uint64)
+    unused = np.uint64(64 - KEY_BITS)
+    is_possible = np.zeros(1 << KEY_BITS, bool)
+    is_possible[keys >> unused] = True
     for begin in range(0, raw.size, CHUNK):
         chunk = raw[begin : begin + CHUNK + HEAD_BYTES - 1]
         for offset in range(0, 8, width):  # words of eight bytes from every symbol on
             of_places = _keys(chunk[offset:])
-            places = np.flatnonzero(is_possible[of_places >> np.uint64(64 - KEY_BITS)])
-            for key in np.intersect1d(of_places[places], keys).tolist():
-                same = places[of_places[places] == key] * 8 + offset + begin
-                for place in pieces[key]:
-                    if place not in found and _is_among(raw, place, same, LENGTH * width):
-                        found.add(place)
-    return {place // width for place in found}
+            places = np.flatnonzero(is_possible[of_places >> unused])
+            for key in np.intersect1d(of_places[places], keys):
+                same = places[of_places[places] == key]
+                yield int(key), begin + offset + 8 * same
 
 
 def _keys(raw: Bytes) -> NDArray[np.uint64]:

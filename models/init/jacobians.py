@@ -76,9 +76,8 @@ def tune_jacobians_(
     seed       of the signs
 
     Raises ValueError for a model on the meta device or of inference mode, an empty batch, a model
-    without blocks, one of ours that norms or scales the sum or what
-    is added, and where no gain reaches the target: output projections of zero, or branches that do
-    not pass through them.
+    without blocks, one of ours that norms or scales the sum or what is added, and where no gain
+    reaches the target: output projections of zero, or branches that do not pass through them.
     """
     if not (math.isfinite(target) and target > 0):
         raise ValueError(f"target must be positive, got {target}")

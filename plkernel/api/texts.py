@@ -79,8 +79,8 @@ def measure(
     `law.low` and `law.high` are the exponent with its 95 % interval, None in place of `law` if
     nothing decays; `verdict.sentence` says if the curve is a power law; `structure` tells of a
     period, lines and copies in the text; `exact` (L,) is the true information of a corpus whose law
-    its name states. Raises ValueError for a text that is too
-    short for `max_lag`, and for an estimator that counts pairs where symbols are too many for that.
+    its name states. Raises ValueError for a text that is too short for `max_lag`, and for an
+    estimator that counts pairs where symbols are too many for that.
 
     >>> import numpy as np
     >>> text = np.random.default_rng(0).integers(0, 4, 50_000)

@@ -36,6 +36,7 @@ def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
             else the median over all that are compared there: of a hypothesis on minima over curves,
             of one on a mean over means where there are any, else over arms
     seeds   the number of differences behind it
+    others  of how many other comparisons the sd is the median; 0 where it is of the two arms
     up_to   upper 95 % limit of it, by chi square with seeds - 1 degrees
     true    the difference assumed: 0 for equal, half the margin for lower_by_less and
             higher_by_less, else twice the margin
@@ -57,7 +58,7 @@ def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
                 f" their minima, got none in {pilot}; make it with tuning.method = 'curve'"
             )
         of_mean = hypothesis.arm in spec.means
-        sd, seeds = _spread(study, hypothesis, of_mean)
+        sd, seeds, others = _spread(study, hypothesis, of_mean)
         if not sd > 0 or len(spec.seeds) < 2:
             raise ValueError(
                 f"pilot must show a spread for {hypothesis.name!r}, got none in {pilot}; it takes"
@@ -69,7 +70,8 @@ def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
                 f" in {pilot}; so few hardly tell a spread, add seeds to the pilot"
             )
         members = len(by_family[hypothesis.family])
-        rows.append(_row(hypothesis, sd, seeds, len(spec.seeds), members))
+        row = _row(hypothesis, sd, seeds, len(spec.seeds), members)
+        rows.append({**row, "others": others})
     return rows
 
 
@@ -101,22 +103,24 @@ def _row(hypothesis: Hypothesis, sd: float, seeds: int, n: int, members: int) ->
     }
 
 
-def _spread(study: Study, hypothesis: Hypothesis, of_mean: bool) -> tuple[float, int]:
-    """Standard deviation of the differences of a hypothesis, and their number; see `powers`.
+def _spread(study: Study, hypothesis: Hypothesis, of_mean: bool) -> tuple[float, int, int]:
+    """sd, seeds and others of a hypothesis; see `powers`.
 
     of_mean: True for a hypothesis on a mean over blocks.
     """
     sd, seeds = _spread_of(study, hypothesis, *compared_arms(study, hypothesis))
     if sd > 0:
-        return sd, seeds
+        return sd, seeds, 0
     known = []
     for arm, other in _compared_there(study, hypothesis, of_mean):
         found = _spread_of(study, hypothesis, arm, other)
         if found[0] > 0:
             known.append(found)
     if not known:
-        return math.nan, 0
-    return median(sd for sd, _ in known), min(seeds for _, seeds in known)
+        return math.nan, 0, 0
+    typical = median(sd for sd, _ in known)
+    fewest = min(seeds for _, seeds in known)
+    return typical, fewest, len(known)
 
 
 def _compared_there(
@@ -164,4 +168,8 @@ def power_text(row: Mapping[str, Any]) -> str:
     if row["least"] is not None:
         spread += f": then {row['least']:.2f}"
     texts.append(spread)
+    if row["others"]:
+        texts.append(
+            f"the pilot shows none for these two arms: median of {row['others']} other comparisons"
+        )
     return "; ".join(texts)

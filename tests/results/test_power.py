@@ -51,7 +51,7 @@ def test_an_arm_with_a_spread_of_its_own_keeps_it(arm: str, pilot: Path) -> None
     [row] = powers(spec(arm), pilot)
     expected = np.std(np.subtract(ENDS[arm], ENDS[BASELINE]), ddof=1)
     assert row["sd"] == pytest.approx(expected)
-    assert row["seeds"] == 3
+    assert (row["seeds"], row["others"]) == (3, 0)
 
 
 @pytest.mark.parametrize("arm", ["untried", "steady"])
@@ -59,7 +59,7 @@ def test_others_take_the_median_of_the_arms_that_have_one(arm: str, pilot: Path)
     """An arm without a run, and one whose differences are all the same."""
     [row] = powers(spec(arm), pilot)
     assert row["sd"] == pytest.approx((0.01 + 0.3) / 2)
-    assert row["seeds"] == 3
+    assert (row["seeds"], row["others"]) == (3, 2)
 
 
 CURVES = """
@@ -165,7 +165,11 @@ def test_a_power_needs_two_seeds_of_the_study(seeds: int, pilot: Path) -> None:
     ],
 )
 def test_a_power_in_words(values: dict[str, float | None], text: str) -> None:
-    assert power_text({"sd": 0.0123, "seeds": 4, "up_to": 0.0347, **values}) == text
+    row = {"sd": 0.0123, "seeds": 4, "up_to": 0.0347, **values}
+    assert power_text({**row, "others": 0}) == text
+    assert power_text({**row, "others": 5}) == (
+        f"{text}; the pilot shows none for these two arms: median of 5 other comparisons"
+    )
 
 
 @pytest.mark.parametrize(

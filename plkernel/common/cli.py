@@ -9,6 +9,7 @@ import io
 import math
 import os
 import re
+import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,10 @@ from plkernel.common.options import (
 USER_ERRORS = (ValueError, OSError, FloatingPointError)
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+HELP_COLUMNS = 40
+"""Columns that --help takes at least: in fewer than five tyro never ends."""
+MESSAGE_COLUMNS = 80
+"""Columns of a message of tyro at most; in fewer it cuts shorter words in two."""
 MOST_NAMES = 24
 """Valid names that one message lists at most."""
 MARK = ":"
@@ -114,7 +119,7 @@ def main_of(commands: Mapping[str, Callable[..., Any]], description: str) -> Non
         chosen = commands.get(given[0]) if given else None
         if chosen:
             check_given_values(chosen, given[1:])
-        _in_one_line(lambda: subcommand_cli_from_dict(bound, **options), chosen)()
+        _in_one_line(lambda: subcommand_cli_from_dict(bound, **options), chosen, given)()
 
     report_errors(run)
 
@@ -142,7 +147,7 @@ def parse(
     described = f"{text}\n\n{more}".strip()
     options: dict[str, Any] = {"args": args, "prog": prog, "return_unknown_args": not whole}
     parsed = _in_one_line(
-        lambda: tyro.cli(_bound(command), description=described, **options), command
+        lambda: tyro.cli(_bound(command), description=described, **options), command, given
     )
     return (parsed, []) if whole else parsed
 
@@ -174,13 +179,17 @@ def _bound(command: Callable[..., Any]) -> Callable[..., Callable[[], Any]]:
     return bound
 
 
-def _in_one_line(call: Callable[[], Any], command: Callable[..., Any] | None) -> Any:
+def _in_one_line(
+    call: Callable[[], Any], command: Callable[..., Any] | None, given: Sequence[str]
+) -> Any:
     """Return what a parser of tyro returns; ValueError with the first sentence of its message.
 
-    command: that whose arguments are parsed, None where none is chosen.
+    command: that whose arguments `given` are parsed, None where none is chosen.
     """
     terminal = getattr(sys.stdout, "plain", sys.stdout)  # --help has colours
-    with redirect_stderr(io.StringIO()) as said, redirect_stdout(terminal):
+    asks_for_help = not {"-h", "--help"}.isdisjoint(given)
+    columns = HELP_COLUMNS if asks_for_help else MESSAGE_COLUMNS
+    with redirect_stderr(io.StringIO()) as said, redirect_stdout(terminal), _at_least(columns):
         try:
             return call()
         except SystemExit as stop:
@@ -195,6 +204,20 @@ def _in_one_line(call: Callable[[], Any], command: Callable[..., Any] | None) ->
     hint = f"did you mean {meant[1].replace(', ', ' or ')}?" if meant else "see --help"
     ours = mistake(sentence, command) if command else None
     raise ValueError(f"{ours or sentence.removesuffix('.')}; {hint}")
+
+
+@contextmanager
+def _at_least(columns: int) -> Iterator[None]:
+    """Have a narrower terminal taken for one of so many columns, whose lines it wraps itself."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(max(columns, shutil.get_terminal_size().columns))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
 
 
 class _Escaping:

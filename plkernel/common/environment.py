@@ -92,21 +92,28 @@ def source_digest() -> str:
 
 
 def source_state() -> dict[str, Any]:
-    """Return `source_digest`, the git commit and whether files differ from it; None without git."""
+    """Return `source_digest`, the git commit and whether files differ from it.
+
+    Both are None without git, and where it refuses, as in a checkout that another user owns.
+    """
     state: dict[str, Any] = {"commit": None, "dirty": None, "source": source_digest()}
     root = Path(__file__).resolve().parents[2]
     with suppress(OSError):
         if (root / ".git").exists():
             commit = _git(root, "rev-parse", "HEAD")
             status = _git(root, "status", "--porcelain", "--", *CODE)
-            return state | {"commit": commit or None, "dirty": bool(status)}
+            dirty = None if status is None else bool(status)
+            return state | {"commit": commit, "dirty": dirty}
     return state
 
 
-def _git(root: Path, *words: str) -> str:
-    """Return what a command of git prints in the folder `root`."""
+def _git(root: Path, *words: str) -> str | None:
+    """Return what a command of git prints in the folder `root`, None where it fails."""
     command = ["git", "-C", str(root), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        return None
+    return done.stdout.decode("utf-8", "replace").strip()  # names of files may be in any code
 
 
 def command_line() -> str:

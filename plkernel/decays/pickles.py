@@ -44,6 +44,15 @@ OF_NUMPY = {
     for call, kind in (("_reconstruct", ARRAY), ("scalar", NUMBER))
 }
 """Calls in a pickle that make something of numpy, by the names that its versions have for them."""
+SHARDS = re.compile(rb"torch\.distributed\._?tensor[\w.]*\s+DTensor")
+"""The class of tensors in shards in a pickle, as the state_dict of a model in FSDP holds them."""
+WHOLE = (
+    "tensors in shards (DTensor), of which it has those of one process; call"
+    " torch.distributed.checkpoint.state_dict.get_model_state_dict(model,"
+    " options=StateDictOptions(full_state_dict=True)) in all processes, and save what it returns"
+    " in the first"
+)
+"""Words for such a file, and how to save a whole one."""
 NEEDED = "must be a .pth file that holds tensors only"
 
 
@@ -79,6 +88,8 @@ def read_pickle(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: {NEEDED}, got {_got_instead(path, error)}") from error
     weights = _weights(content)
     strange = _no_weights(weights)
+    if not strange and any(hasattr(tensor, "to_local") for tensor in weights.values()):
+        raise ValueError(f"{path}: must hold whole tensors, got {WHOLE}")
     if strange:
         raise ValueError(f"{path}: must hold a flat dictionary of named tensors, got {strange}")
     _check_expanded(path, weights)
@@ -99,6 +110,8 @@ def _got_instead(path: Path, error: Exception) -> str:
             f" torch.save(torch.jit.load({str(path)!r}).state_dict(), 'model.pt') keeps its"
             " tensors, if you trust it; then name model.pt"
         )
+    if start == ZIPPED and _holds_shards(path):
+        return WHOLE
     # torch's own text advises to switch the safety off.
     return f"{type(error).__name__}; nothing else is read"
 
@@ -107,6 +120,13 @@ def _is_scripted(path: Path) -> bool:
     """True for a zip file with the parts of a TorchScript archive."""
     with ZipFile(path) as file:
         return any(name.rpartition("/")[2] == SCRIPTED for name in file.namelist())
+
+
+def _holds_shards(path: Path) -> bool:
+    """True for a zip file whose pickle names the class of tensors in shards."""
+    with ZipFile(path) as file:
+        pickles = [name for name in file.namelist() if name.endswith(".pkl")]
+        return any(SHARDS.search(file.read(name)) for name in pickles)
 
 
 def _no_weights(content: Any) -> str:

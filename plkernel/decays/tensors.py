@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from plkernel.common import cli
-from plkernel.common.files import check_readable, check_regular, load_object, shown
+from plkernel.common.files import check_readable, check_regular, is_utf8, load_object, shown
 from plkernel.decays.checkpoints import EPS, MOST_DIMENSIONS, TYPES, Checkpoint, Stored, widened
 from plkernel.decays.config_sizes import check_sizes
 from plkernel.decays.families import Floats
@@ -46,6 +46,8 @@ PICKLE = "pytorch_model.bin"
 PICKLE_INDEX = "pytorch_model.bin.index.json"
 PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".tar")
 """Suffixes of files that torch.save writes."""
+OPEN_FILES = Path("/proc/self/fd")
+"""Where Linux gives the open files of a process a second name, their number."""
 SAFE = (".safetensors", ".st")
 """Suffixes of files of safetensors."""
 MOST_TEXT = 2**26
@@ -377,7 +379,11 @@ def open_safetensors(path: Path, framework: str) -> Any:
     from safetensors import safe_open
 
     check_readable(path)
-    return safe_open(path, framework)
+    if is_utf8(str(path)) or not OPEN_FILES.is_dir():
+        return safe_open(path, framework)
+    # The library takes no other name for torch. What it has opened stays open.
+    with path.open("rb") as file:
+        return safe_open(OPEN_FILES / str(file.fileno()), framework)
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:

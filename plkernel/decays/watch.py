@@ -1,7 +1,8 @@
 """Decays of a live model while it trains: scalars to log, and findings.
 
-Needs torch and numpy alone. Tensors are read where they are: of a DTensor the shard of this
-process, without a word to the others; tensors on the meta device once they are there.
+Needs torch and numpy alone. Tensors are read where they are: of a DTensor, and of a parameter in
+FullyShardedDataParallel, the shard of this process, without a word to the others; tensors on the
+meta device once they are there.
 """
 
 import math
@@ -59,6 +60,8 @@ DECOUPLED = frozenset({"ns_steps"})
 """Settings of optimizers that multiply the parameter although they have momentum: Muon."""
 BESIDE = ("D", "Ds", "D_b")
 """Parameters of the module of decays that `decay_param_groups` treats like them."""
+FLAT = "_flat_param"
+"""Parameter in which FullyShardedDataParallel keeps those of its layers, one after the other."""
 CALLER = 4
 """`stacklevel` of a warning: the line that calls the watch, above `__call__` and `read`."""
 
@@ -156,6 +159,8 @@ class watch:
         self._start: dict[str, np.ndarray] = {}
         self._constant: dict[str, set[str]] = {}
         self._misfits: list[Misfit] = []
+        self._pieces: dict[int, _Piece] = {}
+        self._shards: dict[int, nn.Parameter] = {}
         self._reported: set[tuple[str, str]] = set()
         self.read()
 
@@ -163,6 +168,8 @@ class watch:
         """All attributes; of checkpoint and places, which hold functions, what they are made of."""
         state = vars(self).copy()
         del state["_places"]
+        for name in ("_pieces", "_shards"):  # by objects of this process, found at each reading
+            state[name] = {}
         state["_checkpoint"] = (self._checkpoint.names, self._checkpoint.config)
         return state
 
@@ -248,7 +255,8 @@ class watch:
             seen = [one for one in seen if one.name != "unread" or one.tensor not in names]
         # Initialisations may be identical, and stages of a pipeline have some layers.
         beside = ["identical layers", "missing layers"]
-        if any(hasattr(parameter, "to_local") for parameter in self.model.parameters()):
+        in_shards = any(hasattr(one, "to_local") for one in self.model.parameters())
+        if in_shards or self._pieces:
             beside += ["shape", "not as defined"]  # of all shards together
         return [one for one in seen if one.name not in beside]
 
@@ -290,6 +298,8 @@ class watch:
         """Layers as far as they can be read; `unseen` has the others."""
         self.unseen = {}
         self._misfits = []
+        self._pieces = _flat_pieces(self.model)
+        self._shards = _gathered(self.model)
         for place in self._places:
             try:
                 yield self._layer(*place)
@@ -309,7 +319,8 @@ class watch:
             found = self._tensor(name)
             if found is None:
                 raise ValueError(f"{name}: is no longer in the model")
-            tensor, split = _local(found)
+            piece = self._pieces.get(id(found))
+            tensor, split = _local(found) if piece is None else piece.of(found, name)
             splits.add(split)
             if tensor.is_meta:
                 raise ValueError(f"{name}: {ELSEWHERE[0]}")
@@ -330,6 +341,7 @@ class watch:
             found = attrgetter(name)(self.model)
         except AttributeError:
             return None
+        found = self._shards.get(id(found), found)
         return found if isinstance(found, Tensor) else None
 
     def _treated(self) -> Iterator["_Treated"]:
@@ -738,6 +750,13 @@ def layers_of(
     names += [name for name, _ in model.named_buffers(remove_duplicate=False)]
     checkpoint = of_tensors(dict.fromkeys(names), _settings_of(model))
     known = located(checkpoint, stated)
+    flat = next((name for name in names if name.rpartition(".")[2] == FLAT), None)
+    if not known and flat is not None:
+        raise ValueError(
+            f"model must have parameters of its own, got {flat}, in which FullyShardedDataParallel"
+            " keeps those of several layers; shard it with fully_shard, or give"
+            " FullyShardedDataParallel use_orig_params=True"
+        )
     if not known:
         raise UnknownDecays(
             f"model must have a layer with known decays, got none in {type(model).__name__}; known"
@@ -764,6 +783,77 @@ def _settings_of(model: nn.Module) -> dict[str, Any]:
         return {}
     chosen = next((one for one in found if "model_type" in one), found[0])
     return {key: value for key, value in chosen.items() if "dtype" not in str(key)}
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """The numbers of a parameter that FullyShardedDataParallel has left in this process, in a row.
+
+    shape        of the whole parameter
+    first, last  of these numbers among those of the parameter
+    """
+
+    shape: tuple[int, ...]
+    first: int
+    last: int
+
+    def of(self, tensor: Tensor, name: str) -> tuple[Tensor, Any]:
+        """The tensor in its shape, and how it is split, as `_local` does.
+
+        Raises ValueError where its numbers are no whole channels.
+        """
+        held = tensor.detach()
+        if held.shape == self.shape or held.numel() == math.prod(self.shape):
+            return held.reshape(self.shape), None
+        if max(self.shape) != math.prod(self.shape):
+            raise ValueError(
+                f"{name} must be whole in this process or split by channels, got"
+                f" {held.numel():,} numbers of {self.shape} in a row, as FullyShardedDataParallel"
+                " keeps them; fully_shard splits by channels"
+            )
+        return held, (self.first, self.last, max(self.shape))
+
+
+def _flat_pieces(model: nn.Module) -> dict[int, _Piece]:
+    """What FullyShardedDataParallel has left of each parameter in this process, by its id.
+
+    With use_orig_params=True a parameter is a view of its part of the shard, one-dimensional. Only
+    torch's own attributes say of what; a torch without them is taken to have no such parameters.
+    """
+    pieces: dict[int, _Piece] = {}
+    for module in model.modules():
+        flat = getattr(getattr(module, "_handle", None), "flat_param", None)
+        parameters = getattr(flat, "_params", None) or ()
+        shapes = getattr(flat, "_shapes", ())
+        shards = getattr(flat, "_shard_param_infos", ())
+        for parameter, shape, shard in zip(parameters, shapes, shards, strict=False):
+            if shard.in_shard:
+                bounds = (shard.intra_param_start_idx, shard.intra_param_end_idx)
+                pieces[id(parameter)] = _Piece(tuple(shape), *bounds)
+    return pieces
+
+
+def _gathered(model: nn.Module) -> dict[int, nn.Parameter]:
+    """The parameter in shards behind each one that fully_shard has gathered, by the latter's id.
+
+    After a forward pass without a backward one, as of an evaluation, gathered parameters may stay
+    in the modules, in the type of mixed precision. The optimizer has those in shards. Only torch's
+    own attributes say which; a torch without them is taken to have gathered none.
+    """
+    behind: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        state_of = getattr(module, "_get_fsdp_state", None)
+        if state_of is None:
+            continue
+        state = state_of()
+        groups = getattr(state, "_fsdp_param_groups", None)  # one, in another attribute, before
+        groups = [getattr(state, "_fsdp_param_group", None)] if groups is None else groups
+        for group in groups:
+            for one in getattr(group, "fsdp_params", ()):
+                gathered = getattr(one, "_unsharded_param", None)
+                if gathered is not None:
+                    behind[id(gathered)] = one.sharded_param
+    return behind
 
 
 def _local(tensor: Any) -> tuple[Tensor, Any]:

@@ -89,9 +89,12 @@ class CacheSteps:
 
     def __init__(self, model: nn.Module) -> None:
         if not takes_cache(model):
+            # DDP and DataParallel run another model, and hand on none of its methods.
+            is_wrapper = isinstance(getattr(model, "module", None), nn.Module)
+            hint = "; give the model in it, model.module" if is_wrapper else ""
             raise ValueError(
                 f"model must take a state or a cache, got {type(model).__name__}, whose forward"
-                f" takes none of {', '.join(CACHES)}"
+                f" takes none of {', '.join(CACHES)}{hint}"
             )
         self.model = model
         self.cache: Any = None

@@ -365,3 +365,44 @@ def test_the_middle_of_a_number_that_nobody_reads_is_left_out(
         cli.report_errors(command)
     error = capsys.readouterr().err
     assert error == f"error: seeds must be at most 11111111...111, got 1,000,00...000 and {kept}\n"
+
+
+def narrow_command(beta: float = 1.15, projection_range: int = 500) -> None:
+    """Fit a power law.
+
+    Args:
+        beta: Exponent of the power law.
+        projection_range: Lags of the projection.
+    """
+    print(beta, projection_range)
+
+
+def narrow_output(columns: int, *given: str) -> subprocess.CompletedProcess[str]:
+    """What a process prints on a terminal of so many columns; it may take a minute."""
+    code = (
+        "from plkernel.common import cli; from tests.common.test_cli import narrow_command;"
+        f" cli.main(narrow_command, {list(given)}, prog='test')"
+    )
+    variables = {**os.environ, "COLUMNS": str(columns)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=variables, check=False, timeout=60
+    )
+
+
+def test_help_on_a_terminal_of_a_few_columns_ends_and_has_all_words() -> None:
+    help_of = {columns: narrow_output(columns, "--help").stdout for columns in (1, 40)}
+    assert help_of[1] == help_of[40], "in 4 columns or less help was never done"
+    for word in ("--projection-range INT", "Exponent of the power law"):
+        assert word in " ".join(help_of[1].replace("│", " ").split())
+
+
+@pytest.mark.parametrize("columns", [1, 40, 200])
+def test_a_mistake_is_told_in_whole_words_on_any_terminal(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    long = f"--{'a-long-name-' * 4}x"
+    with pytest.raises(ValueError, match=f"^Unrecognized options: {long}; see --help$"):
+        cli.parse(narrow_command, [long], "test")
+    assert os.environ["COLUMNS"] == str(columns)

@@ -133,3 +133,32 @@ def test_the_digest_is_of_what_computes_and_of_its_names(
     assert digest({**files, "results/c.py": "4", "training/a.txt": "5"}, tmp_path / "2") == first
     assert digest({**files, "training/a.py": "9"}, tmp_path / "3") != first
     assert digest({**files, "decays/b.toml": "9"}, tmp_path / "4") != first
+
+
+@pytest.mark.parametrize(
+    ("script", "commit", "is_dirty"),
+    [
+        ("exit 128", None, None),  # as in a checkout that another user owns
+        ('case "$3" in status) printf " M bad\\377.py";; *) echo abc;; esac', "abc", True),
+        ('case "$3" in status) ;; *) echo abc;; esac', "abc", False),
+    ],
+)
+def test_a_checkout_that_git_does_not_tell_of_is_not_called_clean(
+    script: str,
+    commit: str | None,
+    is_dirty: bool | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    git = tmp_path / "git"
+    git.write_text(f"#!/bin/sh\n{script}\n")
+    git.chmod(0o755)
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(environment, "__file__", str(tmp_path / "plkernel" / "common" / "x.py"))
+    environment.source_digest.cache_clear()
+    try:
+        state = environment.source_state()
+    finally:
+        environment.source_digest.cache_clear()
+    assert (state["commit"], state["dirty"]) == (commit, is_dirty)

@@ -24,7 +24,7 @@ import plkernel
 from plkernel.commands.inspect import command as inspect
 from plkernel.common import cli
 from plkernel.decays.inspection import inspected, render
-from plkernel.decays.tensors import INDEX, SINGLE, open_checkpoint, rounded
+from plkernel.decays.tensors import INDEX, SINGLE, open_checkpoint, open_safetensors, rounded
 
 A_LOG = "model.layers.0.mixer.A_log"
 TENSORS = {
@@ -505,3 +505,18 @@ def test_names_show_no_control_characters_in_python(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no decays are known under names like") as told:
         inspected(str(path))
     assert "\x1b" not in str(told.value)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+@pytest.mark.parametrize("framework", ["pt", "numpy"])
+def test_a_file_is_opened_under_a_name_that_is_no_utf8(framework: str, tmp_path: Path) -> None:
+    """As a run is that goes on, or is looked at, in a folder of such a name."""
+    folder = tmp_path / os.fsdecode(b"fold\xe9r \n")
+    folder.mkdir()
+    path = folder / SINGLE
+    save_file(TENSORS, path)
+    before = len(os.listdir("/proc/self/fd"))
+    opened = open_safetensors(path, framework)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert np.allclose(opened.get_tensor(A_LOG), TENSORS[A_LOG])
+    assert inspected(str(folder)).layers

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from tiny_models import FAST, SLOW
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.utils import parametrize
 
 import plkernel
@@ -651,16 +651,29 @@ def read_shards(rank: int, folder: str) -> None:
     shards = watched.layers[0].mixer.A_log
     with pytest.raises(ValueError, match="whole tensor, got one in shards") as refused:
         plkernel.apply(plkernel.place(4), shards, parametrisation="log_rate")
+    file = f"{folder}/{rank}.pt"
+    torch.save({"model": watched.state_dict()}, file)
+    with pytest.raises(ValueError, match=r"got tensors in shards .*full_state_dict=True"):
+        plkernel.inspect(file)
     seen = watch._start["layers.0.mixer"], list(watch.unseen), str(refused.value)
     torch.save(seen, f"{folder}/{rank}")
     store.set("read", "")
+    evaluated: Any = fully_shard(Parts(decay=(6,)), mesh=init_device_mesh("cpu", (2,)))
+    watch = plkernel.watch(
+        evaluated, adamw(evaluated.parameters(), weight_decay=0.0), decays={"decay": "sigmoid"}
+    )
+    scalars = watch.read()
+    evaluated.unshard()
+    assert not hasattr(evaluated.decay, "to_local")
+    assert watch.read() == scalars, "after an evaluation, which leaves parameters gathered"
+    assert all(one.severity == "notable" for one in watch.findings)
     distributed.destroy_process_group()
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_process_reads_its_shards_alone(tmp_path: Path) -> None:
     """FSDP2: the first reads while the second sleeps; no layer whose shards are of different
-    heads. Nothing is written into shards.
+    heads. Nothing is written into shards, and a file of them is told how to save a whole one.
     """
     torch.multiprocessing.start_processes(read_shards, (str(tmp_path),), 2, start_method="fork")
     shards, unseen, refused = zip(
@@ -670,6 +683,73 @@ def test_a_process_reads_its_shards_alone(tmp_path: Path) -> None:
     assert [len(one) for one in shards] == [2, 2]
     assert np.array_equal(np.concatenate(shards), plkernel.watch(model())._start["layers.0.mixer"])
     assert unseen == (["layers.1.mixer"],) * 2
+    with pytest.raises(ValueError, match=r"got tensors in shards .*full_state_dict=True"):
+        plkernel.inspect(tmp_path / "0.pt")  # where no process group is
+
+
+class Parts(nn.Module):
+    """Parameters of these shapes, one after the other, with numbers that all differ."""
+
+    def __init__(self, **shapes: tuple[int, ...]) -> None:
+        super().__init__()
+        for name, shape in shapes.items():
+            numbers = torch.linspace(-1.0, 1.0, math.prod(shape)).reshape(shape)
+            self.register_parameter(name, nn.Parameter(numbers))
+
+
+FLAT_DECAYS = {"*.decay": "sigmoid", "*.A": {"form": "a_log", "dt_bias": "*.dt"}}
+
+
+def of_flat_parts() -> nn.ModuleDict:
+    """Layers of which the first of two processes gets all decays, a part, and half of them."""
+    whole = Parts(A_log=(4, 3))
+    whole.dt_proj = nn.Linear(2, 4)
+    nn.init.constant_(whole.dt_proj.bias, 0.5)
+    whole.more = nn.Linear(4, 6)
+    return nn.ModuleDict(
+        {
+            "whole": whole,
+            "cut": Parts(dt_bias=(4,), A_log=(4,), more=(2,)),
+            "own": Parts(A=(4,), dt=(4,), more=(2,)),
+            "cut_inside": Parts(dt_bias=(1,), A_log=(4, 3), more=(3,)),
+            "lone": Parts(decay=(1, 1, 6)),
+        }
+    )
+
+
+def read_flat_parts(rank: int, folder: str) -> None:
+    store = distributed.FileStore(f"{folder}/store", 2)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    options: Any = {"device_id": torch.device("cpu"), "use_orig_params": True}
+    watched = of_flat_parts()
+    for name, layer in watched.items():
+        watched[name] = FullyShardedDataParallel(layer, **options)
+    watch = plkernel.watch(watched, every=1, decays=FLAT_DECAYS)
+    flat = FullyShardedDataParallel(model(1).float(), device_id=torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"_flat_param, .* fully_shard, .* use_orig_params=True"):
+        plkernel.watch(flat)
+    starts = {name.split(".")[0]: rates for name, rates in watch._start.items()}
+    wrong = [one.name for one in watch.findings if one.severity == "wrong"]
+    torch.save((starts, list(watch.unseen.values()), wrong), f"{folder}/{rank}")
+    distributed.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_process_reads_what_the_older_fsdp_has_left_it_in_a_row(tmp_path: Path) -> None:
+    """With use_orig_params: whole tensors in their shapes; of cut ones no rate of another channel,
+    as the first dt beside all A would give, which might be one number for all channels.
+    """
+    torch.multiprocessing.start_processes(read_flat_parts, (str(tmp_path),), 2, start_method="fork")
+    first, second = (torch.load(tmp_path / str(rank), weights_only=False) for rank in range(2))
+    watched = plkernel.watch(of_flat_parts(), decays=FLAT_DECAYS)
+    assert np.array_equal(first[0]["whole"], watched._start["whole"])
+    halves = (first[0]["lone"], second[0]["lone"])
+    assert np.array_equal(np.concatenate(halves), watched._start["lone"].ravel())
+    assert set(first[0]) == {"whole", "lone"}
+    assert set(second[0]) == {"lone"}
+    assert "must be whole in this process for decays of" in first[1][0]
+    assert re.search(r"got \d numbers of \(4, 3\) in a row", " ".join(first[1]))
+    assert first[2] == second[2] == []
 
 
 def test_the_trainer_of_transformers_gets_scalars_through_its_logs() -> None:

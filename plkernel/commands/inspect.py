@@ -51,14 +51,14 @@ def command(
     without an input; with --text a run of RWKV-6 or RWKV-7, or a folder that transformers opens,
     also reads a text on the CPU, and quantiles of the half-lives over its tokens are added.
 
-    Of a run or a model of plkernel.load half-lives are in bytes, at its initialisation, rebuilt
-    from specification and seed, and now. A kernel is the weight of an input t bytes later in a
-    block, the root mean square over its entries; x of t**-x is fitted on log-log axes. A position
-    is saturated if one byte has a probability above 0.99. Of a run on recall all predictions are
-    those of the answers. Amplification (RWKV) is the growth of the
-    residual stream over a block. Code of other people is imported with --text and --trust-code
-    alone: of a run whose model it builds the decays are read by name, as of other people's
-    checkpoints.
+    Of a run or a model of plkernel.load half-lives are in bytes, the shortest / median / longest of
+    every block, at its initialisation, rebuilt from specification and seed, and now. A kernel is
+    the weight of an input t bytes later in a block, the root mean square over its entries; x of
+    t**-x is fitted on log-log axes. A position is saturated if a probability above 0.99 goes to one
+    byte. Of a run on recall all predictions are those of the answers. Amplification is the growth
+    of the residual stream over a block, and known of an RWKV alone. Code of other people is
+    imported with --text and --trust-code alone: of a run whose model it builds the decays are read
+    by name, as of other people's checkpoints.
 
     Args:
         model: Folder of a run (STUDY/ARM/seed-0) or of plkernel.load; a folder as on the Hugging

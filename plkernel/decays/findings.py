@@ -403,9 +403,11 @@ def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
     if is_precise:
         numbers, times = np.unique(values, return_counts=True)
         most = times.max()
+        commonest = numbers[times.argmax()]
         is_frequent = most >= LARGE_PART * values.size
-        if is_frequent and most > times.min():
-            words = f"{most:,} of {values.size:,} numbers are {numbers[times.argmax()]:g}"
+        # NaN and infinity have a finding of their own.
+        if is_frequent and most > times.min() and np.isfinite(commonest):
+            words = f"{most:,} of {values.size:,} numbers are {commonest:g}"
             yield Finding("reset", name, words)
 
 

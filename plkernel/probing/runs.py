@@ -211,21 +211,20 @@ def render(start: View | None, now: View, note: str = "") -> str:
 
 
 def _block_table(first: Values | None, last: Values, blocks: Sequence[int]) -> str:
-    """Half-lives and amplification of every block, at initialisation and now."""
-    header = [
-        "block",
-        "half-lives at initialisation",
-        "now",
-        "amplification at initialisation",
-        "now",
-    ]
+    """Half-lives of every block, and its amplification where it is known, first and last."""
+    header = ["block", "half-lives at initialisation", "now"]
+    has_amplification = any(time and "amplification" in time for time in (first, last))
+    if has_amplification:
+        header += ["amplification at initialisation", "now"]
     rows = []
     for block in blocks:
         row = [str(block)]
         row += [_half_lives_text(first, block), _half_lives_text(last, block)]
-        row += [_amplification_text(first, block), _amplification_text(last, block)]
+        if has_amplification:
+            row += [_amplification_text(first, block), _amplification_text(last, block)]
         rows.append(row)
-    return text_table(header, rows)
+    title = "half-lives in bytes: shortest / median / longest"
+    return f"{title}\n{text_table(header, rows)}"
 
 
 def _half_lives_text(time: Values | None, block: int) -> str:
@@ -270,6 +269,8 @@ def _summary_table(first: Values | None, last: Values, note: str) -> str:
     before = _summary(first) if first else {}
     rows = []
     for name, text in _summary(last).items():
+        if text == before.get(name, "-") == "-":  # amplification is known of an RWKV alone
+            continue
         words = f"{name}{note}" if name.startswith("bits per ") else name
         rows.append([words, before.get(name, "-"), text])
     return text_table(["", "at initialisation", "now"], rows)

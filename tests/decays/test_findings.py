@@ -1,5 +1,6 @@
 """Findings in decays, each at its limit: one step before it and one behind."""
 
+import math
 import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -148,6 +149,8 @@ def test_half_lives_that_are_all_but_equal_are_level(
         ([0.1, 0.1, 0.2, 0.2], "float32", ""),
         ([0.5, 0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7], "bfloat16", ""),
         ([0.5, 0.5, 0.1], "float32", ""),
+        ([math.nan, math.nan, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7], "float32", ""),
+        ([math.inf, math.inf, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7], "float32", ""),
     ],
 )
 def test_numbers_that_are_equal_are_no_chance_from_a_quarter_on(

@@ -39,7 +39,7 @@ class Written(NamedTuple):
 
 
 CASES = [
-    Written("LRU", "w", "log_rate", {}, {}, {}),
+    Written("SSM", "w", "log_rate", {}, {}, {}),
     Written("RWKV-6", "w", "exp_exp", {}, {}, {}, (1, 1, 24)),
     Written("Mesa net", "bias", "sigmoid", {}, {}, {}),
     Written("xLSTM", "bias", "sigmoid", {"cap": 15.0}, {}, {"gate_soft_cap": 15.0}),

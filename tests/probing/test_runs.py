@@ -206,7 +206,8 @@ def test_a_run_is_shown_block_by_block_and_as_a_whole() -> None:
     before = a_time(bits_per_byte=8.0, amplification=[1.0, 4.0])
     said = render(a_view(before), a_view(a_time()), ", as published")
     blocks, slopes, summary = said.split("\n\n")
-    assert rows_of(blocks)[2:] == [
+    assert blocks.startswith("half-lives in bytes: shortest / median / longest\n")
+    assert rows_of(blocks)[3:] == [
         ["0", "1.25 / 99.9 / 1000", "1.25 / 99.9 / 1000", "1.000", "-"],
         ["1", "1.25 / 99.9 / 1e+03", "1.25 / 99.9 / 1e+03", "4.000", "-"],
     ]
@@ -230,8 +231,11 @@ def test_a_run_without_its_initialisation_has_dashes() -> None:
     now = a_time()
     now["kernel"] = {"exponents": [], "exponents_over_lags": None}
     blocks, summary = render(None, a_view(now)).split("\n\n")
-    assert [row[1] for row in rows_of(blocks)[2:]] == ["-", "-"]
+    lives = "1.25 / 99.9 / 1000"
+    assert rows_of(blocks)[3] == ["0", "-", lives], "amplification is not known of this model"
+    assert rows_of(blocks)[4][1] == "-"
     assert {row[1] for row in rows_of(summary)[2:]} == {"-"}
+    assert "amplification" not in summary
     none = render(None, a_view(a_time()))
     assert "x at initialisation" in none
     assert [row[1] for row in rows_of(none.split("\n\n")[1])[3:]] == ["-", "-"]

@@ -496,6 +496,7 @@ AVERAGED = (
     "rates-bare-longer",
     "rates-finch",
     "rates-goose",
+    "rates-goose-longer",
     "rates-longer",
     "rates-lru",
     "rates-lru-longer",
@@ -860,16 +861,17 @@ def minimum_rise(study: str, curve: str, before: str, text: str) -> Estimate:
 
 
 @number
-def minimum_fall(study: str, later: str, curve: str, text: str, there: str = "") -> Estimate:
+def minimum_fall(
+    study: str, later: str, curve: str, text: str, there: str = "", against: str = ""
+) -> Estimate:
     """Return by how much less a curve leads in a later study, of other seeds, by Welch's t.
 
-    there: what it is called in the later study, where that is something else.
+    there    what it is called in the later study, where that is something else
+    against  the curve that it leads, where that is the baseline of the later study alone
     """
-    places = ((study, curve), (later, there or curve))
-    leads = [
-        -np.array(list(minimum_difference(one, name, text).per_seed.values()))
-        for one, name in places
-    ]
+    first = minimum_difference(study, curve, text, against or None)
+    last = minimum_difference(later, there or curve, text)
+    leads = [-np.array(list(found.per_seed.values())) for found in (first, last)]
     interval = ttest_ind(*leads, equal_var=False).confidence_interval()
     return Estimate(float(leads[0].mean() - leads[1].mean()), *map(float, interval))
 

@@ -1127,6 +1127,32 @@ def test_short_half_lives_lead_the_official_ones_in_a_small_rwkv_7() -> None:
     assert begun(rows) == {"log-spaced": (1.2, 2000), "short": (1.2, 8), "official": (1.2, 3408)}
 
 
+def test_short_half_lives_no_longer_lead_in_a_small_rwkv_7_after_four_times_the_text() -> None:
+    study = "rates-goose-longer"
+    declared = sentences.record(f"{study}/report/table.json")["declared"]["hypotheses"]
+    assert [row["verdict"] for row in declared] == ["undecided", "confirmed"]
+    rows = finished_rows(study)
+    before = finished_rows("rates-goose")
+    assert len(rows) == 48
+    rates = ("0.004", "0.008", "0.016")
+    means = {
+        f"{arm}_{rate}": statistics.fmean(final_losses(rows, f"{arm}_{rate}"))
+        for arm in ("official", "short")
+        for rate in rates
+    }
+    ahead = [rate for rate in rates if means[f"short_{rate}"] < means[f"official_{rate}"]]
+    assert ahead == ["0.016"]
+    (counts,) = sentences.record(f"{study}/references.json")["references"]
+    assert max(means.values()) < counts["val_bpb"][4]
+    for arm in ("official", "short"):
+        fast, good = (final_losses(before, f"{arm}_{rate}") for rate in ("0.016", "0.008"))
+        cost_before = statistics.fmean(fast) - statistics.fmean(good)
+        assert means[f"{arm}_0.016"] - means[f"{arm}_0.008"] < cost_before
+    assert begun(rows) == {"short": (1.2, 8), "official": (1.2, 3408)}
+    in_pilot = sentences.minimum_difference(f"{study}/pilot", "short", "val").per_seed
+    assert sum(difference < 0 for difference in in_pilot.values()) == 2
+
+
 def test_minima_of_every_study_of_curves_are_those_of_its_report() -> None:
     """The table in docs/evidence/rates.md against the reports, whose differences are by t too."""
     short = [one for one in minima.comparisons() if one.start == "short"]

@@ -401,13 +401,12 @@ def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
             yield Finding("reset", name, f"{_share(unmoved)} numbers still are {words}")
             return
     if is_precise:
-        numbers, times = np.unique(values, return_counts=True)
-        most = times.max()
-        commonest = numbers[times.argmax()]
+        finite = values[np.isfinite(values)]  # NaN and infinity have a finding of their own
+        numbers, times = np.unique(finite, return_counts=True)
+        most = times.max(initial=0)
         is_frequent = most >= LARGE_PART * values.size
-        # NaN and infinity have a finding of their own.
-        if is_frequent and most > times.min() and np.isfinite(commonest):
-            words = f"{most:,} of {values.size:,} numbers are {commonest:g}"
+        if is_frequent and most > times.min():
+            words = f"{most:,} of {values.size:,} numbers are {numbers[times.argmax()]:g}"
             yield Finding("reset", name, words)
 
 

@@ -44,7 +44,7 @@ OF_NUMPY = {
     for call, kind in (("_reconstruct", ARRAY), ("scalar", NUMBER))
 }
 """Calls in a pickle that make something of numpy, by the names that its versions have for them."""
-SHARDS = re.compile(rb"torch\.distributed\._?tensor[\w.]*\s+DTensor")
+SHARDS = re.compile(rb"torch\.distributed\._?tensor[\w.]{0,40}\s{1,8}DTensor")
 """The class of tensors in shards in a pickle, as the state_dict of a model in FSDP holds them."""
 WHOLE = (
     "tensors in shards (DTensor), of which it has those of one process; call"

@@ -256,7 +256,7 @@ class watch:
         # Initialisations may be identical, and stages of a pipeline have some layers.
         beside = ["identical layers", "missing layers"]
         in_shards = any(hasattr(one, "to_local") for one in self.model.parameters())
-        if in_shards or self._pieces:
+        if in_shards or self._pieces or self._shards:
             beside += ["shape", "not as defined"]  # of all shards together
         return [one for one in seen if one.name not in beside]
 
@@ -296,7 +296,8 @@ class watch:
 
     def _layers(self) -> Iterator[Layer]:
         """Layers as far as they can be read; `unseen` has the others."""
-        self.unseen = {}
+        flat = flattened(self._checkpoint.names)
+        self.unseen = {name: flat_words(name) for name in flat}
         self._misfits = []
         self._pieces = _flat_pieces(self.model)
         self._shards = _gathered(self.model)
@@ -749,14 +750,15 @@ def layers_of(
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     names += [name for name, _ in model.named_buffers(remove_duplicate=False)]
     checkpoint = of_tensors(dict.fromkeys(names), _settings_of(model))
-    known = located(checkpoint, stated)
-    flat = next((name for name in names if name.rpartition(".")[2] == FLAT), None)
-    if not known and flat is not None:
-        raise ValueError(
-            f"model must have parameters of its own, got {flat}, in which FullyShardedDataParallel"
-            " keeps those of several layers; shard it with fully_shard, or give"
-            " FullyShardedDataParallel use_orig_params=True"
-        )
+    flat = flattened(names)
+    try:
+        known = located(checkpoint, stated)
+    except ValueError:  # a flat parameter hides the names that decays are stated by
+        if not flat:
+            raise
+        known = ()
+    if flat and not known:
+        raise ValueError(f"model {flat_words(flat[0])}")
     if not known:
         raise UnknownDecays(
             f"model must have a layer with known decays, got none in {type(model).__name__}; known"
@@ -765,6 +767,20 @@ def layers_of(
         )
     check_levels(known, names, lambda name: int(attrgetter(name)(model).numel()))
     return checkpoint, known
+
+
+def flattened(names: Iterable[str]) -> list[str]:
+    """Those names of parameters that FullyShardedDataParallel gives to several in one."""
+    return [name for name in names if name.rpartition(".")[2] == FLAT]
+
+
+def flat_words(name: str) -> str:
+    """Why decays in a flat parameter cannot be read, and what to do."""
+    return (
+        f"must have parameters of its own, got {name}, in which FullyShardedDataParallel keeps"
+        " those of several layers; shard it with fully_shard, or give FullyShardedDataParallel"
+        " use_orig_params=True"
+    )
 
 
 def _settings_of(model: nn.Module) -> dict[str, Any]:

@@ -170,6 +170,6 @@ def power_text(row: Mapping[str, Any]) -> str:
     texts.append(spread)
     if row["others"]:
         texts.append(
-            f"the pilot shows none for these two arms: median of {row['others']} other comparisons"
+            "which is of other comparisons of the pilot (median), as it shows none for this one"
         )
     return "; ".join(texts)

@@ -150,6 +150,8 @@ def test_half_lives_that_are_all_but_equal_are_level(
         ([0.5, 0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7], "bfloat16", ""),
         ([0.5, 0.5, 0.1], "float32", ""),
         ([math.nan, math.nan, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7], "float32", ""),
+        ([math.nan, math.nan, math.nan, 0.5, 0.5, 0.1, 0.2, 0.3], "float32", "reset"),
+        ([math.nan, math.nan, math.nan, math.inf], "float32", ""),
         ([math.inf, math.inf, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7], "float32", ""),
     ],
 )

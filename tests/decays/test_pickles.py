@@ -1,7 +1,9 @@
 """Files of torch at the limits of what is read, and weights among what training code saves."""
 
+import time
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -144,3 +146,16 @@ def test_a_call_that_takes_any_memory_is_found_wherever_it_is(before: int, tmp_p
     path.write_bytes(bytes(before) + b"builtins\nbytearray" + bytes(3))
     with pytest.raises(ValueError, match="got a call of bytearray, which can take any amount"):
         read_pickle(path)
+
+
+def test_a_file_that_repeats_the_module_of_shards_is_refused_soon(tmp_path: Path) -> None:
+    """A pattern without bounds took a time that grew with the square of the file."""
+    words = b"torch.distributed.tensor" * 50_000
+    text = b"X" + len(words).to_bytes(4, "little") + words
+    path = tmp_path / "model.pt"
+    with ZipFile(path, "w") as file:
+        file.writestr("model/data.pkl", b"\x80\x02" + text + b"0N)R.")
+        file.writestr("model/version", b"3")
+    started = time.process_time()
+    assert not pickles._holds_shards(path)
+    assert time.process_time() - started < 5

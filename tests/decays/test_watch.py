@@ -667,6 +667,13 @@ def read_shards(rank: int, folder: str) -> None:
     assert not hasattr(evaluated.decay, "to_local")
     assert watch.read() == scalars, "after an evaluation, which leaves parameters gathered"
     assert all(one.severity == "notable" for one in watch.findings)
+    configured: Any = nn.Sequential(Heads()).float()
+    configured.config = {"num_heads": 4}
+    configured = fully_shard(configured, mesh=init_device_mesh("cpu", (2,)))
+    watch = plkernel.watch(configured)
+    configured.unshard()
+    watch.read()
+    assert "shape" not in {one.name for one in watch.findings}, "a shard has half of the heads"
     distributed.destroy_process_group()
 
 
@@ -726,8 +733,13 @@ def read_flat_parts(rank: int, folder: str) -> None:
         watched[name] = FullyShardedDataParallel(layer, **options)
     watch = plkernel.watch(watched, every=1, decays=FLAT_DECAYS)
     flat = FullyShardedDataParallel(model(1).float(), device_id=torch.device("cpu"))
-    with pytest.raises(ValueError, match=r"_flat_param, .* fully_shard, .* use_orig_params=True"):
-        plkernel.watch(flat)
+    for stated in (None, {"*decay": "sigmoid"}):
+        with pytest.raises(ValueError, match=r"_flat_param, .* fully_shard, .* use_orig_params=Tr"):
+            plkernel.watch(flat, decays=stated)
+    partly = plkernel.watch(nn.ModuleDict({"flat": flat, "whole": model(1)}))
+    assert list(partly._start) == ["whole.layers.0.mixer"]
+    (unseen,) = partly.unseen.values()
+    assert "fully_shard" in unseen
     starts = {name.split(".")[0]: rates for name, rates in watch._start.items()}
     wrong = [one.name for one in watch.findings if one.severity == "wrong"]
     torch.save((starts, list(watch.unseen.values()), wrong), f"{folder}/{rank}")

@@ -756,7 +756,7 @@ def layers_of(
     except ValueError:  # a flat parameter hides the names that decays are stated by
         if not flat:
             raise
-        known = ()
+        known = []
     if flat and not known:
         raise ValueError(f"model {flat_words(flat[0])}")
     if not known:

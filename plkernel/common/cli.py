@@ -33,7 +33,7 @@ EXIT_INTERRUPTED = 130
 HELP_COLUMNS = 40
 """Columns that --help takes at least: in fewer than five tyro never ends."""
 MESSAGE_COLUMNS = 80
-"""Columns of a message of tyro at most; in fewer it cuts shorter words in two."""
+"""Columns that a message of tyro takes at least: in fewer it cuts words in two."""
 MOST_NAMES = 24
 """Valid names that one message lists at most."""
 MARK = ":"

@@ -433,7 +433,8 @@ def _shared_by_neighbours(layer: Layer) -> Iterator[Finding]:
         return
     is_closed = softplus(gaps.values.ravel()) <= NEARLY_EQUAL
     larger = np.maximum(rates[1:], rates[:-1])
-    # The other tensors of a layer, such as dt_bias, may keep decays of one level apart.
+    # The other tensors of a layer, such as dt_bias, may keep decays of one level apart. Channels
+    # hold the levels from the first on, or from the last.
     are_equal = np.abs(np.diff(rates)) <= NEARLY_EQUAL * larger
     shared = is_closed & (are_equal | are_equal[::-1])
     if shared.any():

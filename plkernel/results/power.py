@@ -170,6 +170,6 @@ def power_text(row: Mapping[str, Any]) -> str:
     texts.append(spread)
     if row["others"]:
         texts.append(
-            "which is of other comparisons of the pilot (median), as it shows none for this one"
+            "this spread is the median over other comparisons of the pilot, which shows none here"
         )
     return "; ".join(texts)

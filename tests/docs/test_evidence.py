@@ -49,6 +49,17 @@ def final_losses(rows: list[dict[str, Any]], arm: str) -> list[float]:
     return [row["result"]["final_val_bpb"] for row in rows if row["arm"] == arm]
 
 
+def mean_losses(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The last validation loss of every arm, mean over its runs."""
+    return {arm: statistics.fmean(final_losses(rows, arm)) for arm in {row["arm"] for row in rows}}
+
+
+def verdicts(study: str) -> list[str]:
+    """The verdicts on the hypotheses of a study, in the order of its spec."""
+    report = sentences.record(f"{study}/report/table.json")
+    return [row["verdict"] for row in report["declared"]["hypotheses"]]
+
+
 def kernel_shapes(one: dict[str, Any], block: int) -> list[float]:
     """Octaves from a block's kernel at one byte back to that at each further lag up to 256."""
     kernel = one["kernel"]["blocks"][block]
@@ -1014,8 +1025,7 @@ def test_short_half_lives_lead_after_a_longer_warm_up_under_ema_too() -> None:
 
 def test_without_a_gain_both_starts_end_lower_after_a_longer_warm_up() -> None:
     study = "rates-warmup-bare"
-    declared = sentences.record(f"{study}/report/table.json")["declared"]["hypotheses"]
-    assert [row["verdict"] for row in declared] == ["confirmed"] * 3
+    assert verdicts(study) == ["confirmed"] * 3
     assert len(finished_rows(study)) == 144
     curves = sentences.record(f"{study}/report/table.json")["curves"]
     best = {row["curve"]: row["best_rate"] for row in curves}
@@ -1028,8 +1038,7 @@ def test_without_a_gain_both_starts_end_lower_after_a_longer_warm_up() -> None:
 
 def test_a_longer_warm_up_leaves_the_lead_with_256_channels() -> None:
     study = "rates-warmup-wide"
-    declared = sentences.record(f"{study}/report/table.json")["declared"]["hypotheses"]
-    assert [row["verdict"] for row in declared] == ["confirmed"]
+    assert verdicts(study) == ["confirmed"]
     assert len(finished_rows(study)) == 48
     for text in ("val", "test"):
         fall = sentences.minimum_fall("rates-wide", study, "short-matched", text)
@@ -1045,8 +1054,7 @@ def test_a_longer_warm_up_leaves_the_lead_with_256_channels() -> None:
 
 def test_without_a_gain_short_half_lives_lead_after_four_times_the_text() -> None:
     study = "rates-bare-longer"
-    declared = sentences.record(f"{study}/report/table.json")["declared"]["hypotheses"]
-    assert [row["verdict"] for row in declared] == ["confirmed"] * 4
+    assert verdicts(study) == ["confirmed"] * 4
     rows = finished_rows(study)
     assert len(rows) == 96
     ends = [one.baseline + one.val.mean for one in minima.comparisons() if one.megabytes > 2]
@@ -1077,16 +1085,12 @@ def begun(rows: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
 
 def test_short_half_lives_lead_the_official_ones_in_a_small_rwkv_6() -> None:
     study = "rates-finch"
-    declared = sentences.record(f"{study}/report/table.json")["declared"]["hypotheses"]
-    assert [row["verdict"] for row in declared] == ["confirmed"] * 3
+    assert verdicts(study) == ["confirmed"] * 3
     rows = finished_rows(study)
     assert len(rows) == 120
     ahead = sentences.minimum_difference(study, "short", "val", "official").per_seed
     assert max(ahead.values()) < 0
-    means = {
-        arm: statistics.fmean(row["result"]["final_val_bpb"] for row in rows if row["arm"] == arm)
-        for arm in {row["arm"] for row in rows}
-    }
+    means = mean_losses(rows)
     for rate in ("0.002", "0.004", "0.008", "0.016"):
         assert means[f"short_{rate}"] < means[f"official_{rate}"] < means[f"log-spaced_{rate}"]
     (counts,) = sentences.record(f"{study}/references.json")["references"]
@@ -1107,14 +1111,10 @@ def test_short_half_lives_lead_the_official_ones_in_a_small_rwkv_6() -> None:
 
 def test_short_half_lives_lead_the_official_ones_in_a_small_rwkv_7() -> None:
     study = "rates-goose"
-    declared = sentences.record(f"{study}/report/table.json")["declared"]["hypotheses"]
-    assert [row["verdict"] for row in declared] == ["confirmed"] * 3
+    assert verdicts(study) == ["confirmed"] * 3
     rows = finished_rows(study)
     assert len(rows) == 96
-    means = {
-        arm: statistics.fmean(row["result"]["final_val_bpb"] for row in rows if row["arm"] == arm)
-        for arm in {row["arm"] for row in rows}
-    }
+    means = mean_losses(rows)
     leads = {}
     for rate in ("0.002", "0.004", "0.008", "0.016"):
         assert means[f"short_{rate}"] < means[f"official_{rate}"] < means[f"log-spaced_{rate}"]
@@ -1129,25 +1129,19 @@ def test_short_half_lives_lead_the_official_ones_in_a_small_rwkv_7() -> None:
 
 def test_short_half_lives_no_longer_lead_in_a_small_rwkv_7_after_four_times_the_text() -> None:
     study = "rates-goose-longer"
-    declared = sentences.record(f"{study}/report/table.json")["declared"]["hypotheses"]
-    assert [row["verdict"] for row in declared] == ["undecided", "confirmed"]
+    assert verdicts(study) == ["undecided", "confirmed"]
     rows = finished_rows(study)
-    before = finished_rows("rates-goose")
     assert len(rows) == 48
     rates = ("0.004", "0.008", "0.016")
-    means = {
-        f"{arm}_{rate}": statistics.fmean(final_losses(rows, f"{arm}_{rate}"))
-        for arm in ("official", "short")
-        for rate in rates
-    }
+    means = mean_losses(rows)
     ahead = [rate for rate in rates if means[f"short_{rate}"] < means[f"official_{rate}"]]
     assert ahead == ["0.016"]
     (counts,) = sentences.record(f"{study}/references.json")["references"]
     assert max(means.values()) < counts["val_bpb"][4]
+    means_before = mean_losses(finished_rows("rates-goose"))
     for arm in ("official", "short"):
-        fast, good = (final_losses(before, f"{arm}_{rate}") for rate in ("0.016", "0.008"))
-        cost_before = statistics.fmean(fast) - statistics.fmean(good)
-        assert means[f"{arm}_0.016"] - means[f"{arm}_0.008"] < cost_before
+        fast, good = f"{arm}_0.016", f"{arm}_0.008"
+        assert means[fast] - means[good] < means_before[fast] - means_before[good]
     assert begun(rows) == {"short": (1.2, 8), "official": (1.2, 3408)}
     in_pilot = sentences.minimum_difference(f"{study}/pilot", "short", "val").per_seed
     assert sum(difference < 0 for difference in in_pilot.values()) == 2

@@ -168,8 +168,8 @@ def test_a_power_in_words(values: dict[str, float | None], text: str) -> None:
     row = {"sd": 0.0123, "seeds": 4, "up_to": 0.0347, **values}
     assert power_text({**row, "others": 0}) == text
     assert power_text({**row, "others": 5}) == (
-        f"{text}; which is of other comparisons of the pilot (median), as it shows none for this"
-        " one"
+        f"{text}; this spread is the median over other comparisons of the pilot, which shows none"
+        " here"
     )
 
 

@@ -649,7 +649,7 @@ def test_an_equivalence_nobody_could_confirm_is_not_registered(
     )
     assert re.search(
         r"power of 'worse': 0.80 if it is \+0.00\d+; spread 0.00\d+ of 6 seeds, up to 0.00\d+;"
-        r" which is of other comparisons of the pilot \(median\), as it shows none for this one$",
+        r" this spread is the median over other comparisons of the pilot, which shows none here$",
         told,
         re.M,
     )

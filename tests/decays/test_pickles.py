@@ -17,9 +17,8 @@ ONE = torch.ones(2)
 ARRAY = np.ones(2)
 
 
-def nested(depth: int) -> dict[str, Any]:
-    """A tensor within so many dictionaries."""
-    value: Any = ONE
+def nested(depth: int, value: Any = ONE) -> dict[str, Any]:
+    """A tensor, or another value, within so many dictionaries."""
     for letter in reversed("abcdefg"[:depth]):
         value = {letter: value}
     return value  # type: ignore[no-any-return]
@@ -84,6 +83,14 @@ def test_what_is_no_dictionary_of_names_is_told_as_what_it_is(
     torch.save(content, tmp_path / "x.pth")
     with pytest.raises(ValueError, match=f"got {words}"):
         read_pickle(tmp_path / "x.pth")
+
+
+def test_arrays_are_looked_for_as_deep_as_tensors(tmp_path: Path) -> None:
+    torch.save(nested(5, ARRAY), tmp_path / "five.pth")
+    with pytest.raises(ValueError, match="numpy arrays, as 'e', and no named tensor"):
+        read_pickle(tmp_path / "five.pth")
+    torch.save(nested(6, ARRAY), tmp_path / "six.pth")
+    assert set(read_pickle(tmp_path / "six.pth")) == {"a"}
 
 
 def test_arrays_beside_the_weights_are_not_told_as_weights(tmp_path: Path) -> None:

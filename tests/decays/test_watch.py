@@ -27,7 +27,13 @@ from torch.nn.utils import parametrize
 import plkernel
 from plkernel.decays.bare import PARENT
 from plkernel.decays.live import live_layers
-from plkernel.decays.watch import _labels, _Treated, lightning_callback, trainer_callback
+from plkernel.decays.watch import (
+    _gathered,
+    _labels,
+    _Treated,
+    lightning_callback,
+    trainer_callback,
+)
 from plkernel.models.ssm import SSM, SSMConfig
 
 RATES = np.log(2) / np.array([0.5, 2.0, 8.0, 32.0])
@@ -692,6 +698,26 @@ def test_a_process_reads_its_shards_alone(tmp_path: Path) -> None:
     assert unseen == (["layers.1.mixer"],) * 2
     with pytest.raises(ValueError, match=r"got tensors in shards .*full_state_dict=True"):
         plkernel.inspect(tmp_path / "0.pt")  # where no process group is
+
+
+@pytest.mark.parametrize("version", ["one group", "several groups"])
+def test_gathered_parameters_are_found_in_the_groups_of_any_torch(version: str) -> None:
+    """Earlier versions have one group for a module, and another attribute for it."""
+    gathered, shards = ([nn.Parameter(torch.zeros(1)) for _ in range(2)] for _ in range(2))
+    groups = [
+        SimpleNamespace(fsdp_params=[SimpleNamespace(_unsharded_param=whole, sharded_param=shard)])
+        for whole, shard in zip(gathered, shards, strict=True)
+    ]
+    state: Any = SimpleNamespace(_fsdp_param_groups=groups)
+    if version == "one group":
+        state = SimpleNamespace(_fsdp_param_group=groups[0])
+    module: Any = nn.Module()
+    module._get_fsdp_state = lambda: state
+    behind = _gathered(nn.Sequential(module))
+    count = 1 if version == "one group" else 2
+    found = {whole: id(shard) for whole, shard in behind.items()}
+    pairs = zip(gathered[:count], shards[:count], strict=True)
+    assert found == {id(whole): id(shard) for whole, shard in pairs}
 
 
 class Parts(nn.Module):

@@ -89,8 +89,9 @@ lint: $(VENV)/installed-dev  ## style of the code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/installed-dev  ## static types
+types: $(VENV)/installed-dev  ## static types, also of what writes the evidence from its records
 	$(BIN)/mypy
+	$(BIN)/mypy runs/records/*.py
 
 size:  ## lines of source and tests in each folder
 	@$(PYTHON) tests/size.py

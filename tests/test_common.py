@@ -258,6 +258,11 @@ def test_a_tree_is_dirty_where_code_differs(
     assert environment.source_digest() != before, "the name of a file belongs to the digest"
     environment.source_digest.cache_clear()
 
+    assert environment.source_state()["commit"] is not None
+    (tmp_path / ".git/index").write_text("damaged")
+    state = environment.source_state()
+    assert (state["commit"], state["dirty"]) == (None, None), "files may differ from the commit"
+
 
 @pytest.mark.parametrize(
     ("command", "arguments", "option"),

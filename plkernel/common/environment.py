@@ -102,8 +102,8 @@ def source_state() -> dict[str, Any]:
         if (root / ".git").exists():
             commit = _git(root, "rev-parse", "HEAD")
             status = _git(root, "status", "--porcelain", "--", *CODE)
-            dirty = None if status is None else bool(status)
-            return state | {"commit": commit, "dirty": dirty}
+            if commit is not None and status is not None:
+                return state | {"commit": commit, "dirty": bool(status)}
     return state
 
 

@@ -358,7 +358,7 @@ def recall(study: str, test: str) -> str:
     return f"{markdown(header, [[arm, *cells] for arm, cells in lines.items()])}\n\n{source(study)}"
 
 
-def _plus_minus(values: Sequence[float], sign: str = "") -> str:
+def _plus_minus(values: Iterable[float], sign: str = "") -> str:
     """Return the mean and half of its 95 % t interval."""
     found = mean_interval(values)
     return f"{found.mean:{sign}.1f} ± {found.high - found.mean:.1f}"
@@ -648,8 +648,11 @@ def half_lives(study: str) -> str:
         before, after = (
             np.exp(np.log(one.half_lives[..., [3, 6]]).mean(axis=0)) for one in memories
         )
-        lost = [run.result.truncation_cost(32) for run in read.finished(arm) if run.result]
-        given = None if None in lost else f"{np.mean(lost):.3f} ({targets(study, arm):,})"
+        costs = [run.result.truncation_cost(32) for run in read.finished(arm) if run.result]
+        measured = [cost for cost in costs if cost is not None]
+        given = None
+        if measured == costs:
+            given = f"{np.mean(measured):.3f} ({targets(study, arm):,})"
         lines.append(
             {"arm": arm.replace("_", ", "), "before": before, "after": after, "lost": given}
         )
@@ -1029,8 +1032,8 @@ class Reach(NamedTuple):
 
     def change(self, longest: int, at: str) -> PairedDifference:
         """Return the loss of an arm minus that with half-lives up to the farthest copy."""
-        arms = [f"{one}{self.ending}" for one in (longest, self.farthest)]
-        return paired(self.study, *arms, at)
+        arm, against = (f"{one}{self.ending}" for one in (longest, self.farthest))
+        return paired(self.study, arm, against, at)
 
 
 REACHES = (

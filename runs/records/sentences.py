@@ -269,10 +269,10 @@ def lead_gained(study: str, arm: str, against: str) -> Estimate:
         gains[name] = {}
         for run in studies()[study].finished(name):
             context = run.config["train"]["context"]
-            far, near = (
-                run.result.recalled("persistence", length, length)
-                for length in (8 * context, context)
-            )
+            far = run.result.recalled("persistence", 8 * context, 8 * context)
+            near = run.result.recalled("persistence", context, context)
+            assert far is not None, f"{run.arm}: no test at 8 times the length"
+            assert near is not None, f"{run.arm}: no test at the length of training"
             gains[name][run.seed] = 100 * (far - near)
     found = paired_difference(gains[arm], gains[against])
     return Estimate(found.mean, found.low, found.high)
@@ -538,7 +538,8 @@ def equivalences(verdict: str = "", without: str = "") -> int:
 def equivalence_power(statistic: str, without: str = "") -> float:
     """Return min, max or mean of the powers that were stated for claims of equality."""
     powers = [row["power"] for row in _equivalences(without)]
-    return {"min": min, "max": max, "mean": statistics.fmean}[statistic](powers)
+    choose: dict[str, Callable[..., float]] = {"mean": statistics.fmean, "min": min, "max": max}
+    return choose[statistic](powers)
 
 
 @number
@@ -596,17 +597,23 @@ def mixed_chips(study: str) -> int:
     """Return the number of pairs of runs of one seed that ran on two kinds of GPU."""
     found = studies()[study]
     chips = {(run.arm, run.seed): run.environment["hardware"]["gpu"] for run in found.finished()}
-    return sum(
-        chip != chips[found.against(arm), seed]
-        for (arm, seed), chip in chips.items()
-        if found.against(arm)
-    )
+    mixed = 0
+    for (arm, seed), chip in chips.items():
+        against = found.against(arm)
+        if against is not None:
+            mixed += chip != chips[against, seed]
+    return mixed
 
 
 @number
 def targets(study: str, arm: str) -> int:
     """Return the number of target bytes on which the loss with few bytes rests."""
-    (found,) = {run.result.truncation.windows for run in studies()[study].finished(arm)}
+    counts = set()
+    for run in studies()[study].finished(arm):
+        truncation = run.result.truncation
+        assert truncation is not None, f"{arm} was not measured with few bytes"
+        counts.add((truncation.model_extra or {})["windows"])
+    (found,) = counts
     return int(found)
 
 
@@ -1203,7 +1210,8 @@ def state_half_life(condition: str, statistic: str) -> float:
         for row in map(json.loads, lines)
         if row["condition"].replace(" ", "") == condition
     ]
-    return float({"min": np.min, "median": np.median, "max": np.max}[statistic](found))
+    choose: dict[str, Callable[..., float]] = {"min": min, "median": np.median, "max": max}
+    return float(choose[statistic](found))
 
 
 @number

@@ -219,6 +219,7 @@ class QueueEngine:
             done += self._lost(job for job in self.active if job not in done)
         for job in done:
             del self.active[job]
+            self.missing.discard(job)  # a later job of the same run is asked for twice too
         if self.detach and self.active and not done:
             left = counted(len(self.active), "run is", "runs are")
             raise LeftToQueueError(f"{left} in the queue. {self.farewell}")
@@ -296,6 +297,7 @@ class QueueEngine:
     def stop(self) -> None:
         """Leave all jobs to the queue, at the end of the study and after Ctrl-C."""
         self.active.clear()
+        self.missing.clear()
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from plkernel.common.files import (
     name_at,
     run_folder,
 )
+from plkernel.config.schema import steps_of
 from plkernel.config.spec import Spec
 from plkernel.study.queue import (
     ALIVE,
@@ -202,8 +203,11 @@ def progress_of(folder: Path) -> str:
     total = None
     with suppress(ValueError, KeyError, TypeError):
         step = json.loads(last_whole_line(folder / METRICS))["step"]
-    with suppress(ValueError, KeyError, TypeError, OSError):
-        total = json.loads((folder / CONFIG).read_text())["train"]["steps"]
+    with suppress(ValueError, KeyError, TypeError, OSError, ZeroDivisionError):
+        train = json.loads((folder / CONFIG).read_text())["train"]
+        total = train["steps"]
+        if total is None:
+            total = steps_of(None, train["bytes"], train["batch"], train["context"])
     if step is None:
         return ""
     return f"step {step} of {total}" if total else f"step {step}"

@@ -1,5 +1,6 @@
 """python -m plkernel.fit: what is shown before the next work, and where files go."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ def test_fit_shows_its_table_before_it_writes_and_draws(
     monkeypatch.setattr(fit, "save_json", pipe.look("json"))
     monkeypatch.setattr(fit, "save_figure", pipe.look("figure"))
     fit.command(max_lag=32, terms=2, channels=4, out=tmp_path)
-    assert "Channels written: 4 log-spaced" in pipe.arrived["json"]
+    (told,) = re.findall("Channels written: (.*)", pipe.arrived["json"])
+    assert told.startswith("4 log-spaced, gain 'none', coherent kernel t**-1.15 seen by state:")
+    # Without a gain the projection is rate**beta: 2000**1.15 is 6254.
+    assert ": half-lives 1 to 2000, projection range 6254, R1 / R* / Elog 0." in told
     assert "\nwritten: " not in pipe.arrived["json"]
     assert pipe.arrived["figure"].endswith(f"\nwritten: {tmp_path / 'fit.json'}\n")
 

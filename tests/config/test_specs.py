@@ -1264,6 +1264,7 @@ def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]])
             "option must be one of the spec, got --arms.uniform.scheme-options",
         ),
         (["--outt", "here"], "option must be one of the spec, got --outt; did you mean --out?"),
+        (["--zzzz", "1"], "option must be one of the spec, got --zzzz; --help lists the options"),
         (["--out"], "--out must be a path, got nothing"),
         (["here"], "an option must come before its value, got 'here' alone"),
     ],

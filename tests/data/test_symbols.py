@@ -46,7 +46,10 @@ def test_nothing_in_a_file_of_numpy_is_executed(tmp_path: Path, is_array: bool) 
 
 @pytest.mark.parametrize(
     ("values", "got"),
-    [(np.zeros(3), "float64 of shape"), (np.zeros((2, 2), int), r"int64 of shape \(2, 2\)")],
+    [
+        (np.zeros(3), r"float64 of shape \(3,\); .astype\(int\) makes integers"),
+        (np.zeros((2, 2), int), r"int64 of shape \(2, 2\); .ravel\(\) makes a vector"),
+    ],
 )
 def test_other_arrays_are_refused(values: np.ndarray, got: str, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", values)

@@ -597,8 +597,9 @@ def test_a_script_asks_for_what_the_spec_says(
     )
     with pytest.raises(OSError, match=r"^sbatch: .*invalid partition specified: gpu"):
         queue.submit(runs)
-    commands.say("squeue", "7_0|RUNNING|None\n7_1|PENDING|(launch failed requeued held)")
-    states = {"7_0": "RUNNING", "7_1": "PENDING (launch failed requeued held)"}
+    said = "7_0|RUNNING|None\n7_1|PENDING|(launch failed requeued held)\n7_2|PENDING|None"
+    commands.say("squeue", said)
+    states = {"7_0": "RUNNING", "7_1": "PENDING (launch failed requeued held)", "7_2": "PENDING"}
     assert queue.states() == states
     commands.say("squeue", "", 1)
     assert queue.states() is None

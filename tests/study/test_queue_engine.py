@@ -122,6 +122,39 @@ def test_a_job_that_is_unknown_twice_has_gone(tmp_path: Path, clock: list[float]
     engine.start(job)
     engine.ended()
     assert queue.arrays == [["a seed 0"]] * 2, "it is submitted again"
+    for ended in ([], [job]):
+        queue.told = {}
+        clock[0] += 15.0
+        assert engine.ended() == ended, "its new job is asked for twice too"
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+def test_a_later_job_of_a_run_is_asked_for_twice_whatever_its_first_one_did(
+    is_left: bool, tmp_path: Path, clock: list[float]
+) -> None:
+    """Also with an engine that has a second study to run, or the same once more."""
+    queue = Numbering()
+    engine = QueueEngine(queue)
+    job = a_job(tmp_path)
+    engine.start(job)
+    engine.ended()
+    queue.told = {}
+    clock[0] += 15.0
+    assert engine.ended() == [], "unknown once"
+    if is_left:
+        engine.stop()
+    else:
+        finish(job)
+        clock[0] += 1.0
+        assert engine.ended() == [job]
+        (job.folder / RESULT).unlink()
+    queue.told = {"1_0": "RUNNING"}
+    engine.start(job)
+    assert list(engine.active) == [job]
+    for ended in ([], [job]):
+        queue.told = {}
+        clock[0] += 15.0
+        assert engine.ended() == ended
 
 
 def test_a_job_that_is_still_there_is_followed(tmp_path: Path, clock: list[float]) -> None:

@@ -2,6 +2,7 @@
 time.
 """
 
+import io
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tqdm.auto import tqdm
 
 from plkernel.commands import experiment
 from plkernel.commands.experiment import _cautions, forecast
@@ -96,6 +98,23 @@ def test_a_study_gives_the_engine_what_is_left_as_room_allows(
     assert (second.started, second.most) == (["power-law seed 0", "power-law seed 1"], 1)
     assert run_experiment(spec, out, engine=third) == []
     assert third.started == []
+
+
+def test_the_bar_of_a_study_counts_the_runs_that_were_left(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that failed have ended too."""
+    bars: list[Any] = []
+
+    def shown(**settings: Any) -> Any:
+        bars.append(tqdm(**{**settings, "disable": False, "file": io.StringIO()}))
+        return bars[-1]
+
+    monkeypatch.setattr(schedule, "tqdm", shown)
+    spec, out = load_spec(tiny_spec(steps=2)), tmp_path / "out"
+    for engine in (Idle(broken="power-law"), Idle()):
+        run_experiment(spec, out, engine=engine)
+    assert [(bar.n, bar.total, bar.desc) for bar in bars] == [(4, 4, "tiny"), (2, 2, "tiny")]
 
 
 def test_means_are_those_of_arms_whose_runs_have_all_finished(

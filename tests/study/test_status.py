@@ -225,6 +225,9 @@ def test_states_are_a_table_under_their_counts(tmp_path: Path) -> None:
     assert len(columns) == 1, "all columns are left-aligned"
 
 
+BY_BYTES = '{"train": {"steps": null, "bytes": 1200, "batch": 4, "context": 32}}'
+
+
 @pytest.mark.parametrize(
     ("metrics", "config", "told"),
     [
@@ -233,6 +236,8 @@ def test_states_are_a_table_under_their_counts(tmp_path: Path) -> None:
         ('{"step": 3}\n', None, "step 3"),
         ('{"step": 3}\n', '{"train": {"steps": 9}}', "step 3 of 9"),
         ('{"step": 0}\n', '{"train": {"steps": null}}', "step 0"),
+        ('{"step": 3}\n', BY_BYTES, "step 3 of 9"),
+        ('{"step": 3}\n', BY_BYTES.replace("32", "0"), "step 3"),
         ('{"step": 3}\n', "{", "step 3"),
         ("[1]\n", None, ""),
     ],

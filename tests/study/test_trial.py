@@ -5,6 +5,7 @@ that is run from it, and its page.
 import dataclasses
 import math
 import random
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plkernel.analysis.exponentials import power_law_target
 from plkernel.analysis.information.laws import measure_corpus
-from plkernel.analysis.nodes import output_std
+from plkernel.analysis.nodes import node_scores, output_std
 from plkernel.commands import trial as command
 from plkernel.common import cli
 from plkernel.common.files import MEASUREMENT, REGISTERED, SPEC, load_json
@@ -382,13 +384,22 @@ def test_a_plan_says_what_it_has_found_and_written(tmp_path: Path) -> None:
         f"information falls as d**-{found.beta:.3g} ({found.low:.3g} to {found.high:.3g}) over lags"
         f" {found.first_lag} to {found.last_lag}"
     )
-    names = [line.split("  ")[0] for line in table.splitlines()]
-    assert names[2:-1] == [
-        "NNLS on 1 to 2,048, published",
-        "concentrated anchors, published",
-        "log-spaced to the last lag, weighted",
-        "log-spaced to the last lag, to be learnt",
-    ]
+    _, _, *lines, _ = table.splitlines()
+    (name, *published), *rows = [re.split(r" {2,}", line.strip()) for line in lines]
+    assert name == "NNLS on 1 to 2,048, published"
+    assert float(published[-1]) > 1
+    last = one.measured.verdict.last_lag
+    expected = []
+    for name, arm in (
+        ("concentrated anchors, published", "concentrated"),
+        ("log-spaced to the last lag, weighted", "power-law"),
+        ("log-spaced to the last lag, to be learnt", "log-spaced"),
+    ):
+        nodes = one.spec.condition(arm).nodes
+        error = math.exp(node_scores(nodes, power_law_target(found.beta, last)).e_log)
+        reach = f"{max(nodes.half_lives()):,.0f}"
+        expected.append([name, reach, f"{len(set(nodes.rates))}", f"{error:.3g}"])
+    assert rows == expected
     steps = one.spec.train.total_steps
     size = steps * 8 * 256 / 1e6
     runs = len(one.spec.arms) * 2

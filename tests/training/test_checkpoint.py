@@ -190,6 +190,14 @@ def test_other_damage_is_named(path: Path, change: Callable, sealed: bool, messa
     refused(path, f"checkpoint .*checkpoint.safetensors .*{message}")
 
 
+def test_another_file_may_be_meant_only_where_a_checkpoint_is_looked_at(path: Path) -> None:
+    """A run that goes on has a checkpoint of its own, and no other to name."""
+    rewrite(path, lambda _, metadata: metadata.pop("digest"), sealed=False)
+    with pytest.raises(ValueError, match=r"; name the folder of a run, or a checkpoint in one$"):
+        load_checkpoint(path, Parts())
+    refused(path, r"got another \(there is no digest, as other software .*\)$")
+
+
 @pytest.mark.parametrize("position", [torch.tensor(-1), torch.tensor(1.5), torch.ones(2)])
 def test_a_state_comes_with_a_position_that_a_run_reaches(position: Tensor, path: Path) -> None:
     state = State("x", {"s": torch.zeros(2)}, 5)

@@ -156,8 +156,11 @@ def tried(kind: str, **config: object) -> None:
 
 
 def test_causal_models_pass(package: Path) -> None:
-    """Also where they are causal up to rounding, as a convolution through Fourier space."""
+    """Also where they are causal up to rounding, as a convolution through Fourier space, and where
+    training alone draws and looks at the whole batch, as dropout and batch norm do.
+    """
     tried("Plain")
+    tried("Recurrent")
     tried("Plain", see="fourier")
     tried("Buffered", grows=True, persistent=False)
     tried("Buffered", dtype="complex128", persistent=False)

@@ -207,6 +207,12 @@ MISFITS = [
         "scheme must be rwkv_blinkdl",
     ),
     ("rwkv6", 'scheme = "rwkv_blinkd"', "head_size = 8", "rwkv_blinkd"),
+    (
+        "rwkv6",
+        'placement = "log-spaced"\nbonus = "law"',
+        "head_size = 8",
+        "bonus law belongs to a power law",
+    ),
     ("ssm", 'scheme = "rwkv_blinkdl"\nprojection = "published"', "", "nothing to act on"),
     ("ssm", "", "k_clamp = true", "k_clamp must be left out for model kind 'ssm'"),
     (
@@ -250,6 +256,22 @@ def test_a_power_law_arm_says_what_it_aims_at(spec_with: Callable[..., Spec]) ->
         "head_size = 16",
     )
     assert asked.arm("power-law").law == Aim(1.15, "information", "coherent", "bonus")
+
+
+@pytest.mark.parametrize("kind", ["rwkv5", "rwkv6"])
+def test_the_bonus_is_on_the_law_of_an_arm_that_asks_for_it(
+    kind: str, spec_with: Callable[..., Spec]
+) -> None:
+    """Otherwise it stays as the scheme fills it."""
+    follows = 'placement = "quantile"\ntempering = 0.25'
+    spec = spec_with(f'{follows}\nbonus = "law"', kind, "head_size = 16")
+    law = spec.arm("power-law").law
+    assert law is not None
+    name = "blocks.1.att.time_faaaa"
+    asked = filled(spec).get_parameter(name).flatten().tolist()
+    assert asked == pytest.approx([2**law.exponent] * 16, rel=1e-6)
+    usual = filled(spec_with(follows, kind, "head_size = 16")).get_parameter(name)
+    assert torch.equal(usual, filled(spec, "uniform").get_parameter(name))
 
 
 def test_nodes_of_a_file_are_held_to_the_law_and_to_the_gain(

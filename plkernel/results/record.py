@@ -25,7 +25,9 @@ from plkernel.common.files import (
     TUNING,
 )
 from plkernel.common.locks import held
+from plkernel.config.factors import RATE
 from plkernel.config.spec import with_defaults
+from plkernel.results.registration import searched_arms
 from plkernel.results.saved import EvaluationRow, RunResult, reference_entries
 from plkernel.results.study import (
     Place,
@@ -195,8 +197,12 @@ def _check_settings(study: Study, recorded: StudyRun, out: Path) -> None:
                 f" {recorded.name}, missing in the study; run the command that wrote it again, or"
                 " remove it"
             )
-        before = _settings(files.load_object(out / SPEC), recorded.arm)
-        now = _settings(study.spec, recorded.arm)
+        specs = (files.load_object(out / SPEC), study.spec)
+        before, now = (_settings(spec, recorded.arm) for spec in specs)
+        if any(recorded.arm in searched_arms(spec) for spec in specs):
+            # A search finds its learning rate, or has found it in one of the two alone.
+            before["arm"].pop(RATE, None)
+            now["arm"].pop(RATE, None)
     differing = files.differences(with_defaults(before), with_defaults(now))
     if differing:
         raise ValueError(
@@ -207,11 +213,9 @@ def _check_settings(study: Study, recorded: StudyRun, out: Path) -> None:
 
 
 def _settings(spec: Mapping[str, Any], arm: str) -> dict[str, Any]:
-    """The options of a spec that decide an arm, but for a learning rate that a search finds."""
+    """The options of a spec that decide an arm."""
     settings = {name: spec.get(name) or {} for name in SHARED}
-    options = dict(spec["arms"].get(arm) or {})
-    options.pop("learning_rate", None)
-    return {**settings, "arm": options}
+    return {**settings, "arm": dict(spec["arms"].get(arm) or {})}
 
 
 def restore(record: Path, study: Path, chosen: Sequence[Collection[Place]] | None = None) -> int:

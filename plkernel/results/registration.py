@@ -288,11 +288,11 @@ def changes(registered: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """
     registered = with_defaults(registered)
     now = with_defaults(now)
-    searched = _searched_arms(registered)
+    searched = searched_arms(registered)
     return differences(_by_name(registered, searched), _by_name(now, searched))
 
 
-def _searched_arms(spec: Mapping[str, Any]) -> list[str]:
+def searched_arms(spec: Mapping[str, Any]) -> list[str]:
     """The arms whose learning rate is to be searched for."""
     tuning = spec.get("tuning") or {}
     if not tuning.get("rates"):

@@ -216,6 +216,22 @@ def test_at_initialisation_decays_are_those_of_the_paper() -> None:
     assert math.log(0.08) < float(steps.max()) < math.log(0.1) + 1e-3
 
 
+def test_at_initialisation_matrices_are_of_one_size_gains_one_and_taps_uniform() -> None:
+    """Within five standard errors of a standard deviation, one in sqrt(2 n)."""
+    torch.manual_seed(0)
+    model = GatedDelta(GatedDeltaConfig(dim=32, layers=1, heads=4, head_size=8, taps=4))
+    mixer: Any = model.blocks[0].mixer
+    streams = [f"{name}_proj.weight" for name in ("qkv", "a", "b", "g", "o")]
+    matrices = [model.embedding.weight, model.head.weight, *map(mixer.get_parameter, streams)]
+    for matrix in matrices:
+        deviation = float(matrix.detach().square().mean().sqrt())
+        assert deviation == pytest.approx(0.02, rel=5 / math.sqrt(2 * matrix.numel()))
+    assert mixer.norm.tolist() == [1.0] * 8
+    taps = mixer.conv.detach()
+    assert -0.5 <= float(taps.min()) < -0.48
+    assert 0.48 < float(taps.max()) <= 0.5
+
+
 def test_a_study_names_it_and_trains_it() -> None:
     """It passes the checks of other people's models, and learns a repeated text."""
     config = {"dim": 16, "layers": 1, "heads": 2, "head_size": 8}

@@ -48,3 +48,34 @@ def test_differences_are_drawn_over_their_band_and_zero() -> None:
         edge = axes.collections[0].get_paths()[0].vertices[:, 1]
         assert [edge.min(), edge.max()] == pytest.approx([band.low.min(), band.high.max()])
         assert [list(line.get_ydata()) for line in axes.lines].count([0.0, 0.0]) == 1
+
+
+def test_figures_say_under_a_heading_what_they_show() -> None:
+    losses = loss_figure(ARMS, "a is ahead", "bits per answer")
+    whole, late = losses.axes
+    assert losses.get_suptitle() == "a is ahead"
+    assert [axes.get_title("left") for axes in losses.axes] == ["whole run", "second half"]
+    assert whole.get_ylabel() == "validation bits per answer"
+    assert {axes.get_xlabel() for axes in losses.axes} == {"training bytes read (kB)"}
+    assert late.get_xlim() == (2.0, 4.0)
+    assert [text.get_text() for text in losses.legends[0].get_texts()] == ["a", "b"]
+    differences = difference_figure(ARMS, "b is behind", unit="bits per answer")
+    assert differences.get_suptitle() == "b is behind"
+    assert differences.get_supxlabel() == "training bytes read (kB)"
+    assert differences.get_supylabel() == "difference in bits per answer, below 0 is better"
+    assert [axes.get_title("left") for axes in differences.axes] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("count", "lowest"), [(1, [0]), (3, [0, 1, 2]), (4, [2, 3]), (5, [2, 3, 4])]
+)
+def test_panels_with_none_below_them_have_numbers_of_bytes_and_all_one_scale(
+    count: int, lowest: list[int]
+) -> None:
+    arms = {f"arm-{index}": seeds(2.0) for index in range(count)}
+    panels = [
+        axes for axes in difference_figure(arms, limits=(-1.0, 2.0)).axes if axes.get_visible()
+    ]
+    numbered = [axes.xaxis.get_tick_params()["labelbottom"] for axes in panels]
+    assert [index for index, is_numbered in enumerate(numbered) if is_numbered] == lowest
+    assert [axes.get_ylim() for axes in panels] == count * [(-1.0, 2.0)]

@@ -76,6 +76,20 @@ def test_rows_as_training_writes_them_agree_and_one_more_or_less_does_not(
         assert not agrees(rows[: place + 1] + rows[place:])
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_record_has_a_curve_of_the_excess_where_the_floor_is_known(
+    known: bool, tmp_path: Path
+) -> None:
+    """No column of nulls in the rows of every study of natural text."""
+    state = {"excess_bpb": 0.5} if known else {}
+    write_study(tmp_path / "study", state=state)
+    save_record(read_study(tmp_path / "study"), tmp_path / "record")
+    for row in files.read_lines(tmp_path / "record" / ROWS):
+        excess = [0.5, None, None, None, 0.5] if known else None
+        assert row["curve"].get("excess_bpb") == excess
+        assert ("excess_bpb" in row["curve"]) == known
+
+
 @pytest.mark.parametrize("bpb", [[None, 2.5], [3.0, None], [None, None], [math.nan, 2.5]])
 def test_the_cost_of_truncation_is_no_number_where_a_loss_is_none(bpb: list[float | None]) -> None:
     values = {"steps": 1, "bytes": 1, "best_step": 1, "causal": True, "seconds": 1.0}

@@ -300,6 +300,38 @@ def test_an_arm_that_the_study_has_not_run_is_held_against_its_spec(
         save_record(read_study(study), record)
 
 
+@pytest.mark.parametrize(
+    ("rates", "before", "now", "differs"),
+    [
+        ([0.001, 0.002], 0.001, None, False),  # a new folder, in which no search has ended
+        ([0.001, 0.002], None, 0.001, False),
+        ([0.001, 0.002], 0.001, 0.002, True),
+        ([], 0.001, 0.002, True),
+        ([], 0.001, None, True),  # that of [train] from now on
+    ],
+)
+def test_an_arm_that_the_study_has_not_run_is_held_against_its_learning_rate(
+    rates: list[float],
+    before: float | None,
+    now: float | None,
+    differs: bool,
+    study: Path,
+    tmp_path: Path,
+) -> None:
+    record = tmp_path / "record"
+    arms = {BASELINE: {"learning_rate": before}, "concentrated": {}}
+    change(study / "spec.json", tuning={"rates": rates}, arms=arms)
+    save_record(read_study(study), record)
+    shutil.rmtree(study / BASELINE)
+    arms[BASELINE]["learning_rate"] = now
+    change(study / "spec.json", arms=arms)
+    if differs:
+        with pytest.raises(ValueError, match=rf"{RUN} is missing .*learning_rate was {before}, is"):
+            save_record(read_study(study), record)
+    else:
+        assert len(save_record(read_study(study), record)) == 2
+
+
 def test_a_record_keeps_references_of_other_corpora_and_one_registration(
     study: Path, tmp_path: Path
 ) -> None:

@@ -111,6 +111,18 @@ def test_local_slopes_are_the_derivative():
     assert np.all((errors > 1e-5) & (errors < 1e-2))
 
 
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_local_slope_is_over_lags_from_half_of_its_own_to_twice_it(place):
+    """Another value at either end changes the slopes whose window it is in, and no other."""
+    values = LAGS**-1.2
+    lags, slopes, _ = local_slopes(curve(values))
+    values[place] *= 1.5
+    _, others, _ = local_slopes(curve(values))
+    changed = (lags / 2 <= LAGS[place]) & (LAGS[place] <= 2 * lags)
+    assert lags[slopes != others].tolist() == lags[changed].tolist()
+    assert lags[0] == 2, "at lag 1 a line would be through two points"
+
+
 def test_lags_at_or_below_zero_are_dropped_and_the_range_ends_where_the_floor_begins():
     values = LAGS**-1.0
     law = fit_power_law(curve(values, floor=0.01))

@@ -150,7 +150,7 @@ def check_writable(name: str, value: Any) -> None:
     if value.is_meta:
         raise ValueError(
             f"{name} must hold numbers, got a tensor on the meta device; materialise it first, as"
-            " by model.to_empty(device='cpu')"
+            f" by model.to_empty(device='cpu'), or pass over it in the layer: if not {name}.is_meta"
         )
     if value.is_inference() and not torch.is_inference_mode_enabled():
         raise ValueError(

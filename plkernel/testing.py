@@ -65,7 +65,8 @@ def assert_decays_survive(
     The error names step, tensor and value.
 
     factory     builds the model, of layers that plkernel.inspect knows, from torch's generator and
-                default dtype
+                default dtype, with its decays initialised; on meta, where they have no numbers, it
+                must pass over them
     promised    numbers of some of the decays, by name; those of `factory` in float32 unless given
     initialise  fills a model whose tensors were empty; `init_weights`, `_init_weights` or
                 `reset_parameters` of the model, whichever it has, unless given
@@ -119,9 +120,21 @@ def assert_decays_survive(
         }
         asked = [step for step in STEPS if step in steps]
         for step in ["built", *asked]:
-            for words, model, expected in readings[step]():
-                now = model if isinstance(model, dict) else _decays(model, decays)
-                _check(f"{step}{words}", now, samples, fixed, expected)
+            with _as_failure_of(step):
+                for words, model, expected in readings[step]():
+                    now = model if isinstance(model, dict) else _decays(model, decays)
+                    _check(f"{step}{words}", now, samples, fixed, expected)
+
+
+@contextmanager
+def _as_failure_of(step: str) -> Iterator[None]:
+    """AssertionError that names the step, for what other people's code raises in it."""
+    try:
+        yield
+    except AssertionError:
+        raise
+    except Exception as error:
+        raise AssertionError(f"{step}: {type(error).__name__}: {error}") from error
 
 
 def _devices_in_use() -> list[int]:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
+import plkernel
 from plkernel.testing import (
     SEEDS,
     STEPS,
@@ -207,6 +208,21 @@ def test_what_every_step_notices(factory: Callable[[], nn.Module], step: str, me
     """And no other step, but those that initialise too."""
     with pytest.raises(AssertionError, match=message):
         assert_decays_survive(factory, inputs=[torch.ones(1, 4)], steps=[step])
+
+
+class Applied(nn.Module):
+    """Applies its decays when built, also where there are no numbers yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_rate = nn.Parameter(torch.empty(4))
+        plkernel.apply(plkernel.place(4), self.log_rate, parametrisation="log_rate")
+
+
+def test_what_a_model_raises_in_a_step_names_the_step() -> None:
+    words = r"^meta: ValueError: decays must hold numbers, .* in the layer: if not decays.is_meta$"
+    with pytest.raises(AssertionError, match=words):
+        assert_decays_survive(Applied, steps=["deepcopy", "meta"])
 
 
 class Strict(Model):

@@ -271,8 +271,8 @@ def _half_life_table(pairs: Sequence[LayerPair], is_compared: bool) -> str:
         rows.append([label, f"{layer.rates.size:,}", *map(_digits, numbers)])
     shortest, longest = SLOPES_OVER
     title = (
-        "half-lives in tokens; the kernel, root mean square over channels, falls as t**-x over"
-        f" {shortest:g} to {longest:g} tokens:"
+        "half-lives in tokens; the kernel, root mean square over channels without an input gain,"
+        f" falls as t**-x over {shortest:g} to {longest:g} tokens:"
     )
     return f"{title}\n{text_table(header, rows)}"
 

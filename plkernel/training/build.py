@@ -284,7 +284,16 @@ def _decays_of(model: nn.Module) -> list[str]:
     """The names of the decays of a model, in the order of its parameters."""
     named = set[str]()
     if isinstance(model, Foreign):
-        named = {f"module.{name}" for name in decay_names(model.module)}
+        try:
+            found = decay_names(model.module)
+        except ValueError as error:
+            raise ValueError(
+                "train.decay_multiplier, train.decay_weight_decay and train.decay_dtype must have"
+                f" decays to act on: {error}; a study finds them by name alone: name those of a"
+                " layer of your own as a known one does, such as log_rate in a ="
+                " exp(-exp(log_rate))"
+            ) from None
+        named = {f"module.{name}" for name in found}
     return [name for name, _ in model.named_parameters() if name.endswith(DECAYS) or name in named]
 
 

@@ -52,6 +52,7 @@ def test_tables_json_and_figure(
     assert ["0", "16", "2", "5", "17", "29", "32"] in rows
     assert ["1", "16", "16", "40", "136", "232", "256"] in rows
     assert "RWKV-5, blocks.0.att .. (float64): a = exp(-exp(time_decay))" in text
+    assert "over channels without an input gain, falls as t**-x over 4 to 128 tokens:" in text
     assert "wrong: nothing\n\nnotable: nothing" in text
     values = json.loads((tmp_path / "found.json").read_text())
     first, second = values["layers"]

@@ -126,6 +126,12 @@ def test_a_model_speaks_for_itself(package: Path) -> None:
     found = {id(p): (g["lr"], g["weight_decay"], g["eps"]) for g in groups for p in g["params"]}
     assert found[id(model.module.rate)] == (1e-2, 0.0, 1e-8)  # no matrix, so that nothing decays it
     assert found[id(model.module.embedding.weight)] == (1e-2, 0.5, 1e-8)
+    frozen = TrainSpec(steps=1, decay_multiplier=0)
+    with pytest.raises(
+        ValueError,
+        match=r"^train.decay_multiplier, .* got none in Remembering; .* finds them by name alone",
+    ):
+        build_optimizer(model, frozen)
     silent = build(KIND, {}, 0)
     assert silent.half_lives() == silent.kernels(torch.tensor([1, 2])) == []
     assert silent.config.patch == 1

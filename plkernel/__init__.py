@@ -49,10 +49,16 @@ _PUBLIC = {
 }
 """Public names and the modules that define them; `__init__.pyi` repeats them for editors."""
 __all__ = list(_PUBLIC)
+_FUNCTIONS = {
+    "corpus": "plkernel.load_corpus",
+    "experiment": "plkernel.run_study",
+    "probe": "plkernel.probing.predictions.probe",
+    "report": "plkernel.load_study",
+}
+"""What to use in Python in the place of commands that are no public name."""
 
-__path__.append(
-    os.path.join(__path__[0], "commands")
-)  # where `python -m plkernel.fit` finds the command
+_COMMANDS_FOLDER = os.path.join(__path__[0], "commands")
+__path__.append(_COMMANDS_FOLDER)  # where `python -m plkernel.fit` finds the command
 
 
 class _Package(ModuleType):
@@ -75,9 +81,19 @@ sys.modules[__name__].__class__ = _Package
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_as_command(name)}")
     found = globals()[name] = getattr(import_module(_PUBLIC[name]), name)
     return found
+
+
+def _as_command(name: str) -> str:
+    """What to say of `name` where it is that of a command: how it runs, and the function for it."""
+    if not os.path.isfile(os.path.join(_COMMANDS_FOLDER, f"{name}.py")):
+        return ""
+    told = f", which is a command: python -m {__name__}.{name}"
+    if name in _FUNCTIONS:
+        told += f"; in Python use {_FUNCTIONS[name]}"
+    return told
 
 
 def __dir__() -> list[str]:

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -103,6 +104,39 @@ def test_names_load_what_they_need_and_are_one_thing_with_those_in_modules_of_co
         assert anew.place(4).rates
 
     assert without(("torch",), act) == (0, "", "")
+
+
+def test_a_name_that_is_a_command_says_how_it_runs(
+    without: Callable[..., tuple[int, str, str]],
+) -> None:
+    """And where a function does the same; the module of the command is imported as before."""
+
+    def act() -> None:
+        load = importlib.import_module
+        anew = load("plkernel")
+        names = {path.stem for path in COMMANDS if path.stem != "__init__"} - set(anew.__all__)
+        for name in names:
+            told = f"'{name}', which is a command: python -m plkernel.{name}"
+            with pytest.raises(AttributeError, match=re.escape(told)):
+                getattr(anew, name)
+        for name, module in (
+            ("corpus", "plkernel"),
+            ("experiment", "plkernel"),
+            ("probe", "plkernel.probing.predictions"),
+            ("report", "plkernel"),
+        ):
+            with pytest.raises(AttributeError) as raised:
+                getattr(anew, name)
+            function = re.search(r"; in Python use (\S+)$", str(raised.value))
+            assert function
+            where, _, found = function[1].rpartition(".")
+            assert where == module
+            assert callable(getattr(load(where), found))
+        with pytest.raises(AttributeError, match=r"has no attribute 'juge'$"):
+            _ = anew.juge
+        assert load("plkernel.probe") is anew.probe
+
+    assert without((), act) == (0, "", "")
 
 
 def test_measure_takes_bytes_arrays_and_names(tmp_path: Path) -> None:
@@ -345,11 +379,11 @@ def judged(model: object, **options: object) -> object:
             "not causal: .* moves the logits at",
         ),
         (
-            lambda: plkernel.influence(lambda x: one_hot(x.flip(1)), TEXT, context=32),
+            lambda: plkernel.influence(lambda x: 2 * one_hot(x.flip(1)), TEXT, context=32),
             "the model is not causal",
         ),
         (
-            lambda: plkernel.truncation(lambda x: one_hot(x.flip(1)), TEXT, context=32),
+            lambda: plkernel.truncation(lambda x: 2 * one_hot(x.flip(1)), TEXT, context=32),
             "the model is not causal",
         ),
         (lambda: judged("runs/out/a"), "model must be a callable .* got 'runs/out/a'"),

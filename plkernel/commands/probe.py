@@ -84,7 +84,7 @@ def probe(
     from plkernel.probing import predictions as probing
     from plkernel.probing.text_models import open_text_model
     from plkernel.training.build import choose_device
-    from plkernel.training.evaluate import lags_within
+    from plkernel.training.evaluate import beyond, lags_within
 
     refuse_study(cli.existing(target, "target"), "target")
     opened = open_text_model(target, choose_device(device), trust_code)
@@ -107,7 +107,7 @@ def probe(
         window_bytes=None if ends is None else predicted_bytes(ends, length, windows),
     )
     if lengths > 1:
-        cost, apart = probing.beyond(opened.predict, cut, trained, batch, opened.step)
+        cost, apart = beyond(opened.predict, cut, trained, batch, opened.step)
         result = replace(result, trained=trained, cost=cost, divergence=apart)
     if opened.unit == "byte":
         result = replace(result, information=_information(data, known))

@@ -14,36 +14,44 @@ from plkernel.common.files import shown
 from plkernel.context.measures import (
     BATCH,
     INFORMED,
+    Influence,
+    Means,
     Probe,
+    Truncation,
     by_position,
     others,
     ratio_error,
 )
+from plkernel.training import evaluate as measures
 from plkernel.training.evaluate import (
+    PLACES,
+    Losses,
     Predict,
     as_windows,
     check_counts,
     check_draws,
     check_repeats,
-    influence,
     kept_logits,
     lags_within,
     logits_of,
     moved_by,
     rounding_of,
     token_losses,
-    truncation,
 )
-from plkernel.training.evaluate import (
-    beyond as beyond,
-)
+
+SUM_ROUNDING = 2.0**-7
+"""Distance from 1 of a sum of probabilities that is rounding: a unit of bfloat16, in which they may
+have been computed.
+"""
 
 
 def check_causal(predict: Predict, windows: Tensor, batch: int = BATCH, seed: int = 0) -> None:
-    """Raise ValueError if logits are not numbers, or random, or those before a replaced token move.
+    """Raise ValueError unless `predict` gives logits that depend on no later token.
 
-    Of the first `batch` of `windows` (n,T+1), the last token that is given is replaced, the one
-    before it, and two in the middle: of two neighbours one is not the first of its patch.
+    Refused are logits that are not numbers, or random, or probabilities, and those that move when
+    a token after them is replaced. Of the first `batch` of `windows` (n,T+1), the last token that
+    is given is replaced, the one before it, and two in the middle: of two neighbours one is not the
+    first of its patch.
     """
     windows = as_windows(windows)
     check_draws(seed)
@@ -51,6 +59,7 @@ def check_causal(predict: Predict, windows: Tensor, batch: int = BATCH, seed: in
     inputs = windows[:batch, :-1]
     length = inputs.shape[1]
     known = kept_logits(predict, inputs)
+    _check_no_probabilities(known)
     limit = rounding_of(known)
     rng = np.random.default_rng(seed)
     middle = length // 2
@@ -58,7 +67,8 @@ def check_causal(predict: Predict, windows: Tensor, batch: int = BATCH, seed: in
     places = [place for place in sorted(wanted, reverse=True) if 1 <= place < length]
     for place in places:
         changed = inputs.clone()
-        changed[:, place] = torch.as_tensor(others(windows.numpy(), inputs[:, place].numpy(), rng))
+        replaced = inputs[:, place].cpu().numpy()
+        changed[:, place] = torch.as_tensor(others(windows.cpu().numpy(), replaced, rng))
         moved = moved_by(known, logits_of(predict, changed))[:, :place].amax(dim=(0, 2))
         seen = torch.nonzero(moved > limit)
         if len(seen):
@@ -68,6 +78,82 @@ def check_causal(predict: Predict, windows: Tensor, batch: int = BATCH, seed: in
                 f" moves the logits at position {last} by {float(moved[last]):.2g};"
                 " give a model that predicts each token from those before it"
             )
+
+
+def _check_no_probabilities(logits: Tensor) -> None:
+    """ValueError for probabilities in the place of `logits` (B,T,V).
+
+    Their softmax is nearly uniform, so that all measures would give numbers, which say nothing.
+    Probabilities are at least 0 and sum to 1 at every position, as logits never do by accident.
+    Where all are equal they are their own softmax, and nothing is wrong.
+    """
+    lowest = float(logits.amin())
+    if lowest < 0 or lowest == float(logits.amax()):
+        return
+    sums = logits.sum(dim=2, dtype=torch.float64)
+    if bool(((sums - 1).abs() <= SUM_ROUNDING).all()):
+        raise ValueError(
+            "the model must return logits, got probabilities, which sum to 1 at every position;"
+            " leave its softmax out, or give their logarithm"
+        )
+
+
+def influence(
+    predict: Predict,
+    windows: Tensor,
+    lags: Sequence[int] | None = None,
+    batch: int = BATCH,
+    count: int = PLACES,
+    seed: int = 0,
+) -> Influence:
+    """Mean KL divergence in bits of a prediction when the token d steps back is another.
+
+    windows  (n,T+1) tokens
+    lags     d, ascending, 1 to T; 1, 2, 4 .. T unless given
+    batch    windows in a call of `predict`
+    count    tokens that are replaced in each window, one at a time
+    seed     of their places, and of the tokens that are put there
+
+    `plkernel.training.evaluate.influence` says how it is estimated. Raises ValueError for a model
+    that sees ahead, is random, or returns something else than logits (`check_causal`).
+    """
+    check_causal(predict, windows, batch, seed)
+    return measures.influence(predict, windows, lags, batch, count, seed)
+
+
+def truncation(
+    predict: Predict, windows: Tensor, batch: int, floor: Losses | None = None, step: int = 1
+) -> Truncation:
+    """Bits at the last token of every window (n,T+1) when only the last 1, 2, 4 .. T are given.
+
+    batch  windows of T tokens in a call of `predict`, and more of the shorter ones
+    floor  bits of the best predictor at the same tokens; None where it is unknown
+    step   tokens of a patch: the model starts anew at multiples of so many only
+
+    Raises ValueError for a model that sees ahead, is random, or returns something else than logits
+    (`check_causal`).
+    """
+    check_causal(predict, windows, batch)
+    return measures.truncation(predict, windows, batch, floor, step)
+
+
+def beyond(
+    predict: Predict, windows: Tensor, context: int, batch: int = BATCH, step: int = 1
+) -> tuple[Means, Means]:
+    """Compare predictions with all tokens before and with the last `context` alone.
+
+    windows  (n,T+1), of more than `context` tokens
+    context  the length of training
+    batch    windows in a call of `predict`
+    step     tokens of a patch: the model starts anew at multiples of so many only
+
+    Returns two means by position in `windows`, from `context` on: bits with all tokens less bits
+    with the last alone, and KL(all || last alone) in bits; `plkernel.training.evaluate.beyond` says
+    which predictions count. Raises ValueError for a model that sees ahead, is random, or returns
+    something else than logits (`check_causal`).
+    """
+    check_causal(predict, windows, batch)
+    return measures.beyond(predict, windows, context, batch, step)
 
 
 def probe(
@@ -91,7 +177,8 @@ def probe(
     window_bytes  (n,) bytes of the T predicted tokens of each window, T where a token is a byte.
                   Bits per byte are all bits over all these bytes
 
-    Raises ValueError for a model that is random, not causal or gives no numbers.
+    Raises ValueError for a model that sees ahead, is random, or returns something else than logits
+    (`check_causal`).
     """
     windows = as_windows(windows)
     context = windows.shape[1] - 1
@@ -106,9 +193,9 @@ def probe(
         context=context,
         bytes_per_token=float(sizes.sum()) / (len(windows) * context),
         bits_per_token=float(losses.mean(dtype=np.float64)),
-        influence=influence(predict, windows, read_lags, batch, seed=seed),
+        influence=measures.influence(predict, windows, read_lags, batch, seed=seed),
         positions=by_position(losses),
-        truncation=truncation(predict, windows, batch, step=step),
+        truncation=measures.truncation(predict, windows, batch, step=step),
         bits_per_byte_error=ratio_error(losses.sum(axis=1, dtype=np.float64), sizes),
     )
 

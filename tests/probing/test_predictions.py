@@ -34,7 +34,15 @@ from plkernel.context.measures import (
     ratio_error,
 )
 from plkernel.data.windows import fixed_windows, predicted_bytes
-from plkernel.probing.predictions import beyond, check_causal, probe, render
+from plkernel.probing import predictions
+from plkernel.probing.predictions import (
+    beyond,
+    check_causal,
+    influence,
+    probe,
+    render,
+    truncation,
+)
 from plkernel.probing.text_models import (
     TextModel,
     _bytewise,
@@ -43,7 +51,7 @@ from plkernel.probing.text_models import (
     open_text_model,
 )
 from plkernel.training import evaluate
-from plkernel.training.evaluate import PLACES, Predict, influence, token_losses, truncation
+from plkernel.training.evaluate import PLACES, Predict, token_losses
 from plkernel.training.foreign import NEED_A_GPU
 from plkernel.training.loop import prepare, run_training
 
@@ -243,7 +251,7 @@ def dropping(tokens: Tensor) -> Tensor:
 def sampling(tokens: Tensor) -> Tensor:
     """One symbol, as the temperature draws it."""
     drawn = torch.distributions.Categorical(logits=copying(5)(tokens)).sample()
-    return torch.nn.functional.one_hot(drawn, SYMBOLS).float()
+    return 2.0 * torch.nn.functional.one_hot(drawn, SYMBOLS)
 
 
 def rarely(tokens: Tensor) -> Tensor:
@@ -381,6 +389,81 @@ def test_a_model_that_sees_ahead_is_refused_with_the_place(length: int) -> None:
         ValueError, match=f"replacing the token at position {last + 1} .* position {last} by"
     ):
         check_causal(patches, text(3, length))
+
+
+def ahead(tokens: Tensor) -> Tensor:
+    """Sees the very token that it is to predict."""
+    return markov(tokens.roll(-1, 1))
+
+
+@pytest.mark.parametrize("measure", [name for name in MEASURES if name != "token_losses"])
+def test_no_measure_takes_a_model_that_sees_ahead(measure: str) -> None:
+    """It needs no context, and its influence is 0 at every lag."""
+    with pytest.raises(ValueError, match="the model is not causal: replacing the token at"):
+        MEASURES[measure](ahead)
+
+
+@pytest.mark.parametrize("measure", ["influence", "truncation", "beyond", "probe"])
+def test_a_model_is_held_against_itself_once(measure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven calls of a large model are no small thing."""
+    checked = []
+
+    def noted(*args: Any) -> None:
+        checked.append(args[0])
+        check_causal(*args)
+
+    monkeypatch.setattr(predictions, "check_causal", noted)
+    MEASURES[measure](markov)
+    assert checked == [markov]
+
+
+def probabilities(tokens: Tensor) -> Tensor:
+    return markov(tokens).softmax(-1)
+
+
+PROBABILITIES: dict[str, Predict] = {
+    "float32": probabilities,
+    "float64": lambda x: markov(x).double().softmax(-1),
+    "bfloat16": lambda x: markov(x).bfloat16().softmax(-1),
+    "of bfloat16": lambda x: markov(x).bfloat16().softmax(-1).float(),
+    "float16": lambda x: markov(x).half().softmax(-1),
+    "of many symbols in float16": lambda x: markov(x).repeat(1, 1, 3000).half().softmax(-1),
+    "of one symbol": lambda x: torch.nn.functional.one_hot(x, SYMBOLS).float(),
+}
+
+
+@pytest.mark.parametrize("kind", PROBABILITIES)
+def test_probabilities_are_no_logits(kind: str) -> None:
+    """Taken for logits they are nearly uniform, and hardly any token has an influence."""
+    with pytest.raises(ValueError, match="must return logits, got probabilities, which sum to 1"):
+        influence(PROBABILITIES[kind], text(2, 16), [1])
+
+
+@pytest.mark.parametrize("measure", [name for name in MEASURES if name != "token_losses"])
+def test_no_measure_takes_probabilities(measure: str) -> None:
+    with pytest.raises(ValueError, match=r"got probabilities, .*; leave its softmax out, or give"):
+        MEASURES[measure](probabilities)
+
+
+def test_logarithms_of_probabilities_are_logits() -> None:
+    expected = influence(markov, text(), [1, 5]).bits
+    found = influence(lambda x: probabilities(x).log(), text(), [1, 5]).bits
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+HONEST: dict[str, Predict] = {
+    "zeros, of a fresh head": lambda x: torch.zeros(*x.shape, SYMBOLS),
+    "equal ones": lambda x: torch.full((*x.shape, SYMBOLS), 1 / SYMBOLS),
+    "of two symbols, all rows but one": lambda x: torch.tensor([[0.25, 0.75], [0.5, 0.75]])[x],
+    "of sum 1, and some below 0": lambda x: torch.tensor([[-0.5, 1.5], [0.25, 0.75]])[x],
+    "nearly of sum 1": lambda x: torch.tensor([[0.25, 0.76], [0.5, 0.51]])[x],
+}
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_honest_logits_are_no_probabilities(kind: str) -> None:
+    """Though they are small, equal, or sum to 1 somewhere."""
+    assert math.isfinite(influence(HONEST[kind], text(symbols=2), [1]).bits[0])
 
 
 def test_rounding_is_not_seeing_ahead() -> None:
@@ -763,7 +846,7 @@ def test_a_context_of_one_token_up_to_all_but_one_may_be_compared() -> None:
     windows = text(4, 8)
 
     def last(tokens: Tensor) -> Tensor:
-        return torch.nn.functional.one_hot(tokens, SYMBOLS).double()
+        return 2.0 * torch.nn.functional.one_hot(tokens, SYMBOLS).double()
 
     for context in (1, 2, 7):
         cost, apart = beyond(last, windows, context)

@@ -352,7 +352,10 @@ def test_tables_of_growth_in_full() -> None:
 
 
 def test_growth_keeps_half_of_its_seconds_for_runs_at_a_time(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Three cells of 4 s begin within the first 10 of 20 s, two timings of 5 s within the rest."""
     calls: list[tuple[Any, ...]] = []
@@ -385,6 +388,9 @@ def test_growth_keeps_half_of_its_seconds_for_runs_at_a_time(
     assert (one["steps"], one["memory"]) == (3.0, 1e6)
     assert two["reason"] == "failed: see above"
     assert four["reason"] == "no time left"
+    head, _, tables = capsys.readouterr().out.partition("\n")
+    assert head == "cpu: ms of a step (eager); steps/s of all runs at a time"
+    assert tables == f"{step.tables_of_growth(rows)}\n"
 
 
 def test_cells_vary_one_axis_at_a_time() -> None:

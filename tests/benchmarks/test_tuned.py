@@ -99,6 +99,14 @@ def test_a_task_runs_in_a_process_of_its_own(
     assert [path.name for path in tmp_path.iterdir()] == ["1-2-4-8"]
 
 
+def test_a_process_that_compiles_ends_with_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed, a benchmark would leave a compiler on every core; it is asked before the task."""
+    done: list[str] = []
+    monkeypatch.setattr(tuned, "end_with_parent", lambda: done.append("end with parent"))
+    tuned.run_share(lambda: done.append("task"), 0, 1)
+    assert done == ["end with parent", "task"]
+
+
 def test_a_process_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     begun = time.monotonic()

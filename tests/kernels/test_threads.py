@@ -82,6 +82,18 @@ def test_no_thread_of_torch_is_started(one: Operator, of_a_sum: bool) -> None:
     ] == []
 
 
+@pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
+def test_numbers_below_the_normal_range_are_those_of_before_behind_a_call(one: Operator) -> None:
+    """Kernels take them for zero while they run; a caller's own sums must not lose them for it."""
+    tiny = 2e-310  # half of it is no normal float64 either
+    given = one.problem("varying", one.shape(40))
+    inputs = [given[name].requires_grad_() for name in one.inputs if name != "state"]
+    out = one.call(*inputs)[0]
+    assert tiny * 0.5 > 0.0
+    out.backward(given["grad_out"])
+    assert tiny * 0.5 > 0.0
+
+
 class OfTwo:
     """Work that this thread and another begin together, and that the other one ends late."""
 

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from studies import BASELINE, change, write_study
+from studies import BASELINE, CORPUS, change, write_study
 
 from plkernel.common.files import MEASUREMENT, save_json
 from plkernel.results.answer import advice, answer, words_of
 from plkernel.results.comparison import compare
 from plkernel.results.conclusion import overview
 from plkernel.results.figures import drawings
-from plkernel.results.page import page
+from plkernel.results.page import Table, page, sections
 from plkernel.results.record import save_record
 from plkernel.results.statistics import holm
 from plkernel.results.study import read_study
@@ -81,6 +81,10 @@ def test_words_of_the_study_stand_for_its_arms(tmp_path: Path) -> None:
     assert f"bits per byte behind {BASELINE}; b ended 0.3" in first
     save_json(folder / MEASUREMENT, measurement(words={"a": "frozen half-lives"}))
     assert "frozen half-lives ended 0.3" in told(folder)
+    [results] = sections(compare(read_study(folder)), {})["Results"]
+    assert isinstance(results, Table)
+    named = [name for name, *_ in results.groups[""]]
+    assert named == [BASELINE, "a\nfrozen half-lives", "b"], "in a note below the name of the arm"
 
 
 def test_a_record_keeps_the_measurement(tmp_path: Path) -> None:
@@ -91,12 +95,26 @@ def test_a_record_keeps_the_measurement(tmp_path: Path) -> None:
 
 
 def test_one_seed_and_unfinished_runs_are_said(tmp_path: Path) -> None:
-    assert told(write_study(tmp_path / "one", seeds=[0])).endswith(
-        "no arm shares two seeds with its baseline, so nothing can be distinguished."
+    assert told(write_study(tmp_path / "one", seeds=[0])) == (
+        "On stdlib, after 0.33 MB and with 1 seed, no arm shares two seeds with its baseline, so"
+        " nothing can be distinguished."
     )
     folder = write_study(tmp_path / "part", seeds=range(3))
     (folder / "concentrated" / "seed-2" / "result.json").unlink()
     assert told(folder).startswith("So far, on stdlib, after 0.33 MB and with 2 seeds, ")
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [(["stdlib"], "stdlib"), (["a", "b"], "a and b"), (["a", "b", "/folder/c"], "3 texts")],
+)
+def test_texts_are_named_or_counted(names: list[str], text: str, tmp_path: Path) -> None:
+    """Arms on several texts; more than two are counted."""
+    folder = write_study(tmp_path, effects=dict.fromkeys([BASELINE, "x", "y"], 0.0))
+    for arm, name in zip([BASELINE, "x", "y"], names + names[-1:] * 2, strict=False):
+        for seed in (0, 1):
+            change(folder / f"{arm}/seed-{seed}/config.json", corpus={**CORPUS, "name": name})
+    assert told(folder).startswith(f"On {text}, after 0.33 MB and with 2 seeds")
 
 
 def test_an_arm_with_a_loss_that_is_not_finite_is_not_said_to_be_alike(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """Parts of the page on their own: tables, their text, and facts of runs in words."""
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from plkernel.results import page
+from plkernel.results.comparison import compare
 from plkernel.results.measurements import Basis
 from plkernel.results.page import Table
+from plkernel.results.study import read_study
 
 
 def test_columns_without_content_are_left_out_but_for_the_first() -> None:
@@ -126,6 +130,31 @@ def test_hypotheses_are_called_by_their_registration(
 ) -> None:
     declared: Any = SimpleNamespace(ahead=ahead, registered=registered)
     assert page._kind_of_hypotheses(declared) == words
+
+
+def test_a_hypothesis_and_a_gate_that_no_seed_tells_say_so(
+    declared_study: Callable[..., Path],
+) -> None:
+    """In place of numbers: which metric no seed tells, of recall at which distance."""
+    claim = {"name": "c", "arm": "untried", "claim": "lower"}
+    gate = {"name": "g", "arm": "untried", "at_most": 9.0}
+    declared = compare(read_study(declared_study([claim], [gate]))).declared
+    assert declared is not None
+    (outcome,) = declared.outcomes
+    stated = "metric val_bpb, arm untried, against base, claim lower"
+    told = "no seed that both arms finished tells"
+    name, verdict, *numbers = page._verdict_row(declared, outcome)
+    assert name == f"c\n{stated}\n{told} val_bpb"
+    assert verdict == "cannot answer so far"
+    assert numbers == ["-", "", "-", "0", "-", "-"]
+    changes = {"metric": "persistence", "times": 2, "distance": 8}
+    of_recall = outcome._replace(hypothesis=outcome.hypothesis.model_copy(update=changes))
+    name, *_ = page._verdict_row(declared, of_recall)
+    assert name.endswith(f"\n{told} persistence of queries at distance 8")
+    [[name, passed, *numbers]] = page._gate_table(declared).groups[""]
+    assert name.startswith("g\nmetric val_bpb, arm untried, at_most 9.0; ")
+    assert passed.startswith("not passed")
+    assert numbers == ["0"], "columns of mean and interval hold nothing"
 
 
 def of_runs(*environments: dict[str, Any], **study: Any) -> Any:

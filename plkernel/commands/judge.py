@@ -49,17 +49,19 @@ def command(
 ) -> None:
     """Compare arms that other software trained, seed by seed, as a study of plkernel is compared.
 
-    Reads CSV, TSV, JSON lines and Parquet with the columns arm, seed and value (optionally step and
-    size), charts and tables as wandb and trackio export them, and folders of TensorBoard. Prints
-    paired differences with 95 % intervals, Holm's correction, what these seeds could find, and
-    writes judge.json and a forest.
+    Reads CSV, TSV, JSON, JSON lines and Parquet with the columns arm, seed and value (optionally
+    step and size), charts and tables as wandb and trackio export them, and folders of TensorBoard.
+    Prints paired differences with 95 % intervals, Holm's correction, what these seeds could find,
+    and writes judge.json and a forest.
 
     Args:
-        rows: The file, or a folder with a subfolder for each run that TensorBoard can show.
+        rows: The file, with a row for each run, or a folder with a subfolder for each run that
+            TensorBoard can show.
         baseline: The arm that others are compared with; left out, one called baseline or control,
             else the first.
         arm: Column, or columns, that tell the arm.
-        seed: Column of the seed. Arms that share no seeds are compared by Welch's test.
+        seed: Column of the seed. Arms that share fewer than two seeds are compared by
+            Welch's test.
         value: Column of the value, or the tag in TensorBoard's files.
         step: Column of the step; compared is the last that all runs have.
         size: Column of a size, or of anything within which arms are compared.

@@ -1,6 +1,7 @@
 """The verdict on runs that somebody else trained: differences, intervals, Holm, seeds needed.
 
-The same tests as those of a study: paired by seed, or by Welch where arms share no seeds.
+The same tests as those of a study: paired by seed, or by Welch where arms share fewer than two
+seeds.
 """
 
 import math
@@ -499,6 +500,11 @@ def _headline(result: Judged, better: str) -> str:
     """One sentence: which arms differ significantly, and what so few seeds could not see."""
     found = [one for one in result.compared if one.corrected_p < ALPHA]
     tested = [one for one in result.compared if not math.isnan(one.corrected_p)]
+    if all(one.difference.n < 2 for one in result.compared):
+        return (
+            f"No arm can be distinguished from {result.baseline}: one seed cannot be judged, as it"
+            " shows no spread; each arm needs two seeds or more."
+        )
     if not tested:
         return f"No arm can be distinguished from {result.baseline}: no comparison has a p."
     comparisons = counted(len(tested), "comparison", "comparisons")

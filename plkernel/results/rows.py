@@ -1,4 +1,4 @@
-"""Rows of runs that other software trained: from CSV, JSON lines, Parquet and TensorBoard.
+"""Rows of runs that other software trained: from CSV, JSON, Parquet and TensorBoard.
 
 A row is one value of one run. Where a file names runs rather than arms and seeds, both are read
 from the name of the run.
@@ -100,6 +100,8 @@ def _table(path: Path, columns: Columns) -> "DataFrame":
 
     if path.suffix in (".jsonl", ".ndjson"):
         return pandas.json_normalize(_json_lines(path))
+    if path.suffix == ".json":
+        return pandas.json_normalize(_json_list(path))
     content = io.BytesIO(read_bytes(path))
     try:
         if path.suffix == ".parquet":
@@ -108,7 +110,7 @@ def _table(path: Path, columns: Columns) -> "DataFrame":
     except (ValueError, UnicodeDecodeError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"{path}: must be CSV with a header, TSV, JSON lines or Parquet: {reason}"
+            f"{path}: must be CSV with a header, TSV, JSON, JSON lines or Parquet: {reason}"
         ) from None
 
 
@@ -154,6 +156,24 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
             raise ValueError(f"{place} must hold an object, got {shown(value)}")
         objects.append(value)
     return objects
+
+
+def _json_list(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file that holds one list of them, as pandas writes records."""
+    content = read_bytes(path)
+    form = "a list with an object for each row"
+    try:
+        listed = parsed(json.loads, content, str(path))
+    except ValueError as error:
+        raise ValueError(f"{error}; write {form}, or JSON lines as .jsonl") from None
+    if not isinstance(listed, list):
+        raise ValueError(
+            f"{path}: must hold {form}, got {shown(listed)}; write that, or JSON lines as .jsonl"
+        )
+    for at, value in enumerate(listed, 1):
+        if not isinstance(value, dict):
+            raise ValueError(f"{path}: row {at} must be an object, got {shown(value)}")
+    return listed
 
 
 def _long(path: Path, table: "DataFrame", columns: Columns) -> "DataFrame":
@@ -205,10 +225,11 @@ def _wide_metric(path: Path, runs: Sequence[str], given: str | None) -> str:
 
 def _rows_of(path: Path, table: "DataFrame", columns: Columns) -> list[Row]:
     """The rows of a table with a column for each thing that a row holds."""
-    value = _value_column(path, table, columns)
+    named = _arms_and_seeds(path, table, columns)
+    has_seeds = any(seed is not None for _, seed in named)
+    value = _value_column(path, table, columns, has_seeds)
     step = _column(path, table, "step", columns.step, needed=False)
     size = _column(path, table, "size", columns.size, needed=False)
-    named = _arms_and_seeds(path, table, columns)
     rows = []
     for at, (arm, seed) in enumerate(named):
         place = f"{path}: row {at + 1}"
@@ -223,7 +244,44 @@ def _rows_of(path: Path, table: "DataFrame", columns: Columns) -> list[Row]:
             own_step = _number(table[step].iloc[at], f"{place}: {step}", missing=None)
         own_size = str(table[size].iloc[at]) if size else ""
         rows.append(Row(arm, seed, found, own_step, own_size))
+    twice = _repeated(rows)
+    if twice is not None:
+        unused = []
+        if step is None:
+            unused.append("--step")
+        if size is None:
+            unused.append("--size")
+        hint = _way_out(table, twice, value, unused)
+        raise ValueError(f"{path}: {_two_values(rows[twice[0]])}; {hint}")
     return rows
+
+
+def _way_out(table: "DataFrame", twice: tuple[int, int], value: str, unused: Sequence[str]) -> str:
+    """What to do about two rows of one run at one step.
+
+    twice   the places of the rows
+    value   the column of the values
+    unused  options by which no column was found
+
+    A column in which they differ tells them apart if both of its cells recur, as names of metrics
+    do; of columns of measurements, such as a second loss, hardly any does.
+    """
+    differing = []
+    telling = []
+    for name in table.columns:
+        cells = [str(cell) for cell in table[name]]  # as words, also empty cells are the same
+        pair = [cells[at] for at in twice]
+        if pair[0] == pair[1]:
+            continue
+        differing.append(str(name))
+        recurs = all(cells.count(cell) > 1 for cell in pair)
+        if recurs and name != value:
+            telling.append(f"{name} ({pair[0]}, {pair[1]})")
+    if telling:
+        option = f", or name the column with {' or '.join(unused)}" if unused else ""
+        return f"the rows differ in {' and '.join(telling)}: keep rows of one{option}"
+    kept = "keep one" if differing else "both rows are the same: keep one"
+    return f"{kept}, or name the column of steps with --step" if "--step" in unused else kept
 
 
 def _arms_and_seeds(
@@ -248,7 +306,8 @@ def _arms_and_seeds(
     if run_column is None:
         raise ValueError(
             f"{path}: must have a column with the arm of a run, got none; give --arm COLUMN, or"
-            f" --run COLUMN with names such as long/seed-3; {nearest('arm', _names(table))}"
+            f" --run COLUMN with names such as long/seed-3; {nearest('arm', _names(table))};"
+            " write one row for each run, not one column for each arm"
         )
     _check_filled(path, table, [run_column])
     names = [str(name) for name in table[run_column]]
@@ -300,8 +359,11 @@ def _splits_names(table: "DataFrame", columns: Columns) -> bool:
     return is_given and _found(table, "run", columns.run) is not None
 
 
-def _value_column(path: Path, table: "DataFrame", columns: Columns) -> str:
-    """The column of the values: the one named, or the only one with numbers that is not taken."""
+def _value_column(path: Path, table: "DataFrame", columns: Columns, has_seeds: bool) -> str:
+    """The column of the values: the one named, or the only one with numbers that is not taken.
+
+    Where rows have no seeds, each of several such columns may be a seed.
+    """
     found = _column(path, table, "value", columns.value, needed=columns.value is not None)
     if found:
         return found
@@ -312,9 +374,12 @@ def _value_column(path: Path, table: "DataFrame", columns: Columns) -> str:
     if len(numeric) == 1:
         return str(numeric[0])
     listed = ", ".join(map(str, numeric[:12])) or "none"
+    hint = ""
+    if numeric and not has_seeds:
+        hint = "; write one row for each run, not one column for each seed"
     raise ValueError(
         f"{path}: must have a column 'value', got none; name the one to compare with --value;"
-        f" with numbers: {listed}"
+        f" with numbers: {listed}{hint}"
     )
 
 
@@ -516,17 +581,38 @@ def _is_a_run(row: Row) -> bool:
 
 def _rows_by_step(rows: Iterable[Row]) -> dict[RunKey, Steps]:
     """The rows of every run by step; ValueError for two of one run at one step."""
+    every = list(rows)
+    twice = _repeated(every)
+    if twice is not None:
+        raise ValueError(f"rows: {_two_values(every[twice[0]])}; keep one")
     runs: dict[RunKey, Steps] = {}
-    for row in rows:
+    for row in every:
         by_step = runs.setdefault((row.arm, row.seed, row.size), {})
-        if row.step in by_step:
-            place = "" if row.step is None else f" at step {row.step:g}"
-            raise ValueError(
-                f"rows: arm {row.arm!r} with seed {row.seed} has two values{place}; keep one, or"
-                " name the column of steps with --step or of sizes with --size"
-            )
         by_step[row.step] = row
     return runs
+
+
+def _repeated(rows: Sequence[Row]) -> tuple[int, int] | None:
+    """The places of the first two rows of one run at one step; None where there are none."""
+    places: dict[Row, int] = {}
+    for at, row in enumerate(rows):
+        if _is_a_run(row):
+            continue
+        first = places.setdefault(row._replace(value=0.0), at)
+        if first != at:
+            return first, at
+    return None
+
+
+def _two_values(row: Row) -> str:
+    """What is wrong with a row whose run has another at its step."""
+    run = f"arm {row.arm!r}"
+    if row.seed is not None:
+        run += f" with seed {row.seed}"
+    if row.size:
+        run += f" ({row.size})"
+    place = "" if row.step is None else f" at step {row.step:g}"
+    return f"{run} has two values{place}"
 
 
 def _at_step(runs: Mapping[RunKey, Steps], at: float | None) -> list[Row]:

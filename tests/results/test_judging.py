@@ -20,6 +20,7 @@ from plkernel.results.judging import (
     Stated,
     Stating,
     _needed_text,
+    content,
     early_note,
     figure,
     judged,
@@ -72,6 +73,30 @@ def test_json_lines_hold_the_same(tmp_path: Path) -> None:
     ]
     path = write(tmp_path, "\n".join(map(json.dumps, lines)), "rows.jsonl")
     assert read_rows(path) == [Row("a", 0, 1.5), Row("b", 1, 2.0)]
+
+
+def test_a_json_file_holds_a_list_of_rows(tmp_path: Path) -> None:
+    """As pandas writes records; other forms of JSON are refused, with what would be read."""
+    import pandas
+
+    table = pandas.DataFrame({"arm": ["a", "b"], "seed": [0, 1], "loss": [1.5, math.nan]})
+    path = tmp_path / "rows.json"
+    table.to_json(path, orient="records")
+    first, second = read_rows(path)
+    assert first == Row("a", 0, 1.5)
+    assert math.isnan(second.value)
+    advice = "write a list with an object for each row, or JSON lines as .jsonl"
+    for text, told in (
+        (table.to_json(), "must hold a list with an object for each row, got {'arm': "),
+        (table.to_json(), "write that, or JSON lines as .jsonl"),
+        (table.to_json(orient="records", lines=True), advice),
+        ('[{"arm": "a"}, 3]', "row 2 must be an object, got 3"),
+        ("[]", "must hold a row for each run, got none"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=re.escape(told)) as error:
+            read_rows(path)
+        assert str(error.value).startswith(str(path))
 
 
 def test_parquet_holds_the_same(tmp_path: Path) -> None:
@@ -193,7 +218,7 @@ def test_a_search_for_learning_rates_is_no_arm(tmp_path: Path) -> None:
             "value must be a column of it, got 'los'; valid: arm, s",
         ),
         (HEADER, Columns(), "must hold a row for each run, got none"),
-        ("", Columns(), "must be CSV with a header, TSV, JSON lines or Parquet"),
+        ("", Columns(), "must be CSV with a header, TSV, JSON, JSON lines or Parquet"),
         ("Step,a-0 - loss\n1,2\n", Columns(value=""), "one of its metrics, got ''; valid: loss"),
         ("run,value\nlong,1\n", Columns(), "as long/seed-3 does, got 'long'; give --pattern"),
         ("run,value\nlong-1,1\n", Columns(pattern="("), "pattern must be a regular expression"),
@@ -205,6 +230,64 @@ def test_what_is_no_table_of_runs_is_refused(
     with pytest.raises(ValueError, match=r"rows|run|pattern") as error:
         read_rows(write(tmp_path, content), columns)
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "kind"),
+    [
+        ("seed,a,b\n0,1,2\n", Columns(), "arm"),
+        ("seed,a,b\n0,1,2\n", Columns(value="a", seed="seed"), "arm"),
+        ("step,a-0,a-1,b-0\n1,2,3,4\n", Columns(), "arm"),
+        ("step,a-0,a-1,b-0\n1,2,3,4\n", Columns(value="a-0"), "arm"),
+        ("arm,0,1\na,1,2\nb,2,3\n", Columns(), "seed"),
+    ],
+)
+def test_a_table_with_a_column_for_each_arm_or_seed_is_told_what_to_write(
+    content: str, columns: Columns, kind: str, tmp_path: Path
+) -> None:
+    told = f"write one row for each run, not one column for each {kind}$"
+    with pytest.raises(ValueError, match=told):
+        read_rows(write(tmp_path, content), columns)
+
+
+def test_a_table_with_seeds_lacks_only_the_name_of_its_values(tmp_path: Path) -> None:
+    for text in ("arm,seed,train,val\na,0,1,2\n", "run,train,val\na-0,1,2\n"):
+        with pytest.raises(ValueError, match=r"with --value; with numbers: train, val$"):
+            read_rows(write(tmp_path, text))
+
+
+TWICE = r"arm 'a' with seed 0( \(9M\))? has two values"
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "told"),
+    [
+        ("seed,step,metric,value", ["0,5,train,1", "0,5,val,2"], "{metric}, {name} --size"),
+        ("seed,step,metric,value", ["0,5,train,1", "0,5,val,1"], "{metric}, {name} --size"),
+        ("seed,step,size,metric,value", ["0,5,9M,train,1", "0,5,9M,val,2"], "{metric}"),
+        ("seed,metric,value", ["0,train,1", "0,val,2"], "{metric}, {name} --step or --size"),
+        ("seed,step,value,time", ["0,5,1,noon {arm}", "0,5,2,one {arm}"], "keep one"),
+        ("seed,value,time", ["0,1,noon {arm}", "0,2,one {arm}"], "keep one, {steps}"),
+        ("seed,step,value,time", ["0,5,1,", "0,5,1,"], "{same}"),
+        ("seed,value", ["0,1", "0,1"], "{same}, {steps}"),
+    ],
+)
+def test_two_rows_of_a_run_are_told_apart_where_a_column_does(
+    header: str, rows: list[str], told: str, tmp_path: Path
+) -> None:
+    """Options are those for which no column was found; a time of one row alone is no such one."""
+    hint = told.format(
+        metric="the rows differ in metric (train, val): keep rows of one",
+        name="or name the column with",
+        same="both rows are the same: keep one",
+        steps="or name the column of steps with --step",
+    )
+    content = f"arm,{header}\n"
+    for arm in ("a", "b"):
+        content += "".join(f"{arm},{row.format(arm=arm)}\n" for row in rows)
+    with pytest.raises(ValueError, match=TWICE) as error:
+        read_rows(write(tmp_path, content), Columns(value="value"))
+    assert str(error.value).endswith(f"; {hint}")
 
 
 @pytest.mark.parametrize(
@@ -481,6 +564,18 @@ def test_seeds_needed_are_the_fewest_that_find_the_difference() -> None:
     assert low < seen < high
     assert seeds_needed(0.01, 0.012, 1) is None
     assert seeds_needed(0.01, 0.0, 5) is None
+
+
+@pytest.mark.parametrize("hope", [0.02, 0.1])
+def test_the_ends_of_seeds_needed_are_those_of_the_spread_by_chi_square(hope: float) -> None:
+    """Of 3 seeds, where the quantile q is -2 ln(1 - q): 0.211 and 4.61 for 0.1 and 0.9."""
+    sd = 0.1
+    found = seeds_needed(hope, sd, 3)
+    assert found is not None
+    for number, tail in zip(found[1:], (0.1, 0.9), strict=True):
+        end = sd * math.sqrt(2 / (-2 * math.log(tail)))
+        assert detectable_difference(end, number) <= hope
+        assert detectable_difference(end, number - 1) > hope
 
 
 def test_the_interval_of_seeds_needed_covers_four_in_five() -> None:
@@ -816,7 +911,13 @@ def test_the_headline_counts_comparisons() -> None:
     assert told.startswith("1 of 2 comparisons with base can be distinguished (Holm): b is better")
     one_each = [Row("base", 0, 1.0), Row("a", 0, 2.0)]
     told = render(judged(one_each)).splitlines()[0]
-    assert told == "No arm can be distinguished from base: no comparison has a p."
+    assert told == (
+        "No arm can be distinguished from base: one seed cannot be judged, as it shows no spread;"
+        " each arm needs two seeds or more."
+    )
+    alike = [row._replace(seed=seed) for row in one_each for seed in (0, 1)]
+    same = render(judged([row._replace(value=1.0) for row in alike])).splitlines()[0]
+    assert same == "No arm can be distinguished from base: no comparison has a p."
 
 
 def test_tables_have_a_column_of_sizes_and_of_seeds_where_they_are_asked_for() -> None:
@@ -836,6 +937,45 @@ def test_tables_have_a_column_of_sizes_and_of_seeds_where_they_are_asked_for() -
     assert " at the ends of its 80% interval)" in told
     assert _needed_text((3, 2, 9)) == "3 (2 to 9)"
     assert _needed_text(None) == "-"
+
+
+def test_the_tables_in_full() -> None:
+    """Differences 0.1, 0.2 and 0.3 in two sizes, and a run that shares no seed with the baseline.
+
+    t = 2 sqrt(3) with 2 degrees: p = 1 - t / sqrt(2 + t**2) = 0.0742, twice that by Holm over both
+    sizes, and half of it for a claim with a direction, whose 90 % interval is 2.920 standard errors
+    either way (tables).
+    """
+    rows = [Row("base", seed, 1.0) for seed in range(3)]
+    rows += [Row("a", seed, 1.1 + 0.1 * seed) for seed in range(3)]
+    rows += [row._replace(size="9M") for row in rows]
+    rows.append(Row("b", 7, 1.5))
+    leads = Stated(name="leads", arm="a", claim="higher", size="9M")
+    alone = Stated(name="alone", arm="b", claim="lower", family="own")
+    result = judged(rows, stating=Stating(hypotheses=(leads, alone)), hope=0.2)
+    _, compared, stated = render(result).split("\n\n")
+    numbers = "3     +0.2000  -0.0484 to +0.4484  0.074         0.15           0.33    5 (4 to 21)"
+    blank = "1     +0.5000                          -            -              -              -"
+    assert compared.splitlines()[:5] == [
+        "size           arm  n  difference       95 % interval      p  corrected p  found 8 in 10"
+        "  seeds for 0.2",
+        "-" * 103,
+        f"-                a  {numbers}",
+        f"-     b (unpaired)  {blank}",
+        f"9M               a  {numbers}",
+    ]
+    assert stated.splitlines()[:-1] == [
+        "hypothesis  size    verdict  difference            interval  n  p (Holm)  test",
+        "-" * 78,
+        "leads         9M  confirmed     +0.2000  +0.0314 to +0.3686  3     0.037     t",
+        "alone          -  undecided           -                      0         -     t",
+    ]
+    saved = content(result)
+    assert [one["size"] for one in saved["comparisons"]] == ["", "", "9M"]
+    first = saved["comparisons"][0]
+    assert first["seeds_needed"] == (5, 4, 21)
+    assert first["difference"]["per_seed"] == pytest.approx({0: 0.1, 1: 0.2, 2: 0.3})
+    assert saved["hypotheses"][0]["p_family"] == pytest.approx(0.0371, abs=1e-4)
 
 
 def test_a_size_whose_runs_lack_the_baseline_is_refused() -> None:

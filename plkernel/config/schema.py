@@ -480,7 +480,7 @@ class TrainSpec(Section):
     eps: Number = option("Constant that AdamW adds to the root of the second moment.", 1e-8)
     decay_multiplier: AtLeastZero | None = None
     """Learning rate of log_rate, time_decay or w0 as a multiple, 0 freezes them; the scheme's if
-    left out. In other people's models of the decays that plkernel.watch finds by their names."""
+    left out. In other people's models it acts on the decays that plkernel.watch finds by name."""
     decay_weight_decay: AtLeastZero = 0.0
     """Weight decay on these decays, as a multiple of weight_decay."""
     decay_dtype: Literal["float32", "bfloat16"] = "float32"

@@ -22,7 +22,7 @@ from plkernel.context.measures import (
     others,
     ratio_error,
 )
-from plkernel.training import evaluate as measures
+from plkernel.training import evaluate
 from plkernel.training.evaluate import (
     PLACES,
     Losses,
@@ -117,8 +117,10 @@ def influence(
     `plkernel.training.evaluate.influence` says how it is estimated. Raises ValueError for a model
     that sees ahead, is random, or returns something else than logits (`check_causal`).
     """
+    windows = as_windows(windows)
+    known = lags_within(lags, windows.shape[1] - 1)
     check_causal(predict, windows, batch, seed)
-    return measures.influence(predict, windows, lags, batch, count, seed)
+    return evaluate.influence(predict, windows, known, batch, count, seed)
 
 
 def truncation(
@@ -134,7 +136,7 @@ def truncation(
     (`check_causal`).
     """
     check_causal(predict, windows, batch)
-    return measures.truncation(predict, windows, batch, floor, step)
+    return evaluate.truncation(predict, windows, batch, floor, step)
 
 
 def beyond(
@@ -153,7 +155,7 @@ def beyond(
     something else than logits (`check_causal`).
     """
     check_causal(predict, windows, batch)
-    return measures.beyond(predict, windows, context, batch, step)
+    return evaluate.beyond(predict, windows, context, batch, step)
 
 
 def probe(
@@ -193,9 +195,9 @@ def probe(
         context=context,
         bytes_per_token=float(sizes.sum()) / (len(windows) * context),
         bits_per_token=float(losses.mean(dtype=np.float64)),
-        influence=measures.influence(predict, windows, read_lags, batch, seed=seed),
+        influence=evaluate.influence(predict, windows, read_lags, batch, seed=seed),
         positions=by_position(losses),
-        truncation=measures.truncation(predict, windows, batch, step=step),
+        truncation=evaluate.truncation(predict, windows, batch, step=step),
         bits_per_byte_error=ratio_error(losses.sum(axis=1, dtype=np.float64), sizes),
     )
 

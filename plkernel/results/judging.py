@@ -503,7 +503,7 @@ def _headline(result: Judged, better: str) -> str:
     if all(one.difference.n < 2 for one in result.compared):
         return (
             f"No arm can be distinguished from {result.baseline}: one seed cannot be judged, as it"
-            " shows no spread; each arm needs two seeds or more."
+            " shows no spread; each arm needs two or more with a finite value."
         )
     if not tested:
         return f"No arm can be distinguished from {result.baseline}: no comparison has a p."

@@ -197,12 +197,16 @@ def _check_settings(study: Study, recorded: StudyRun, out: Path) -> None:
                 f" {recorded.name}, missing in the study; run the command that wrote it again, or"
                 " remove it"
             )
-        specs = (files.load_object(out / SPEC), study.spec)
-        before, now = (_settings(spec, recorded.arm) for spec in specs)
-        if any(recorded.arm in searched_arms(spec) for spec in specs):
-            # A search finds its learning rate, or has found it in one of the two alone.
-            before["arm"].pop(RATE, None)
-            now["arm"].pop(RATE, None)
+        before = _settings(files.load_object(out / SPEC), recorded.arm)
+        now = _settings(study.spec, recorded.arm)
+        # A search may have found the learning rate after the record's spec was written: the run
+        # itself says at which one it was trained. One that is to be searched for may be any.
+        before["arm"].pop(RATE, None)
+        asked = now["arm"].pop(RATE, None) or now["train"].get(RATE)
+        trained = (recorded.config.get("train") or {}).get(RATE)
+        if asked and trained and recorded.arm not in searched_arms(study.spec):
+            before["arm"][RATE] = trained
+            now["arm"][RATE] = asked
     differing = files.differences(with_defaults(before), with_defaults(now))
     if differing:
         raise ValueError(

@@ -246,28 +246,31 @@ def _rows_of(path: Path, table: "DataFrame", columns: Columns) -> list[Row]:
         rows.append(Row(arm, seed, found, own_step, own_size))
     twice = _repeated(rows)
     if twice is not None:
-        unused = []
+        free = ["--arm"]
+        if rows[twice[0]].seed is None:
+            free.append("--seed")
         if step is None:
-            unused.append("--step")
+            free.append("--step")
         if size is None:
-            unused.append("--size")
-        hint = _way_out(table, twice, value, unused)
+            free.append("--size")
+        hint = _way_out(table, twice, value, free)
         raise ValueError(f"{path}: {_two_values(rows[twice[0]])}; {hint}")
     return rows
 
 
-def _way_out(table: "DataFrame", twice: tuple[int, int], value: str, unused: Sequence[str]) -> str:
+def _way_out(table: "DataFrame", twice: tuple[int, int], value: str, free: Sequence[str]) -> str:
     """What to do about two rows of one run at one step.
 
-    twice   the places of the rows
-    value   the column of the values
-    unused  options by which no column was found
+    twice  the places of the rows
+    value  the column of the values
+    free   options that can name a column: no other column was found by them, or they take several
 
     A column in which they differ tells them apart if both of its cells recur, as names of metrics
     do; of columns of measurements, such as a second loss, hardly any does.
     """
     differing = []
     telling = []
+    has_numbers = False
     for name in table.columns:
         cells = [str(cell) for cell in table[name]]  # as words, also empty cells are the same
         pair = [cells[at] for at in twice]
@@ -277,11 +280,13 @@ def _way_out(table: "DataFrame", twice: tuple[int, int], value: str, unused: Seq
         recurs = all(cells.count(cell) > 1 for cell in pair)
         if recurs and name != value:
             telling.append(f"{name} ({pair[0]}, {pair[1]})")
+            has_numbers = has_numbers or table[name].dtype.kind in "iuf"
     if telling:
-        option = f", or name the column with {' or '.join(unused)}" if unused else ""
-        return f"the rows differ in {' and '.join(telling)}: keep rows of one{option}"
+        words = [name for name in free if has_numbers or name not in ("--seed", "--step")]
+        option = f"name the column with {' or '.join(words)}"
+        return f"the rows differ in {' and '.join(telling)}: keep rows of one, or {option}"
     kept = "keep one" if differing else "both rows are the same: keep one"
-    return f"{kept}, or name the column of steps with --step" if "--step" in unused else kept
+    return f"{kept}, or name the column of steps with --step" if "--step" in free else kept
 
 
 def _arms_and_seeds(
@@ -307,7 +312,7 @@ def _arms_and_seeds(
         raise ValueError(
             f"{path}: must have a column with the arm of a run, got none; give --arm COLUMN, or"
             f" --run COLUMN with names such as long/seed-3; {nearest('arm', _names(table))};"
-            " write one row for each run, not one column for each arm"
+            " where each arm has a column of its own, write one row for each run"
         )
     _check_filled(path, table, [run_column])
     names = [str(name) for name in table[run_column]]
@@ -376,7 +381,7 @@ def _value_column(path: Path, table: "DataFrame", columns: Columns, has_seeds: b
     listed = ", ".join(map(str, numeric[:12])) or "none"
     hint = ""
     if numeric and not has_seeds:
-        hint = "; write one row for each run, not one column for each seed"
+        hint = "; where each seed has a column of its own, write one row for each run"
     raise ValueError(
         f"{path}: must have a column 'value', got none; name the one to compare with --value;"
         f" with numbers: {listed}{hint}"

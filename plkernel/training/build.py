@@ -289,9 +289,8 @@ def _decays_of(model: nn.Module) -> list[str]:
         except ValueError as error:
             raise ValueError(
                 "train.decay_multiplier, train.decay_weight_decay and train.decay_dtype must have"
-                f" decays to act on: {error}; a study finds them by name alone: name those of a"
-                " layer of your own as a known one does, such as log_rate in a ="
-                " exp(-exp(log_rate))"
+                f" decays to act on: {error}; a study finds them by name: give your parameter a"
+                " known one, such as log_rate where a = exp(-exp(log_rate))"
             ) from None
         named = {f"module.{name}" for name in found}
     return [name for name, _ in model.named_parameters() if name.endswith(DECAYS) or name in named]

@@ -424,7 +424,7 @@ def truncation(
     if floor is None:
         return truncation_of(given, np.stack(losses), None)
     least = [
-        floor(part.numpy(), length, length - 1)[:, 0]
+        floor(part.cpu().numpy(), length, length - 1)[:, 0]
         for length, part in zip(given, cut, strict=True)
     ]
     return truncation_of(given, np.stack(losses), np.stack(least))
@@ -468,7 +468,8 @@ def influence(
         )
     rng = np.random.default_rng(seed)
     chosen = places(len(inputs), length, min(count, length), rng)
-    drawn = others(windows.numpy(), np.take_along_axis(inputs.numpy(), chosen, 1), rng)
+    own = np.take_along_axis(inputs.cpu().numpy(), chosen, 1)
+    drawn = others(windows.cpu().numpy(), own, rng)
     read = is_read(known, chosen, length)
     at = chosen[..., None] + np.asarray(known) - 1
     bits = np.full(read.shape, np.nan)

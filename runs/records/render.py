@@ -651,7 +651,7 @@ def half_lives(study: str) -> str:
         costs = [run.result.truncation_cost(32) for run in read.finished(arm) if run.result]
         measured = [cost for cost in costs if cost is not None]
         given = None
-        if measured == costs:
+        if len(measured) == len(costs):
             given = f"{np.mean(measured):.3f} ({targets(study, arm):,})"
         lines.append(
             {"arm": arm.replace("_", ", "), "before": before, "after": after, "lost": given}
@@ -1032,7 +1032,8 @@ class Reach(NamedTuple):
 
     def change(self, longest: int, at: str) -> PairedDifference:
         """Return the loss of an arm minus that with half-lives up to the farthest copy."""
-        arm, against = (f"{one}{self.ending}" for one in (longest, self.farthest))
+        arm = f"{longest}{self.ending}"
+        against = f"{self.farthest}{self.ending}"
         return paired(self.study, arm, against, at)
 
 

@@ -65,6 +65,12 @@ class Estimate(NamedTuple):
 
 Number = TypeVar("Number", bound=Callable[..., float | Estimate])
 NUMBERS: dict[str, Callable[..., float | Estimate]] = {}
+SUMMARIES: dict[str, Callable[..., float]] = {
+    "mean": statistics.fmean,
+    "median": np.median,
+    "min": min,
+    "max": max,
+}
 """What a comment may name."""
 
 
@@ -167,8 +173,7 @@ def accuracies(study: str, test: str) -> dict[str, dict[int, dict[int, float]]]:
 def recalled(study: str, arm: str, times: str, which: str, test: str = "persistence") -> float:
     """Return the accuracy in % of an arm at a length: the mean, min or max over seeds."""
     values = accuracies(study, test)[arm][int(times)].values()
-    choose: dict[str, Callable[..., float]] = {"mean": statistics.fmean, "min": min, "max": max}
-    return 100 * choose[which](values)
+    return 100 * SUMMARIES[which](values)
 
 
 @number
@@ -538,8 +543,7 @@ def equivalences(verdict: str = "", without: str = "") -> int:
 def equivalence_power(statistic: str, without: str = "") -> float:
     """Return min, max or mean of the powers that were stated for claims of equality."""
     powers = [row["power"] for row in _equivalences(without)]
-    choose: dict[str, Callable[..., float]] = {"mean": statistics.fmean, "min": min, "max": max}
-    return choose[statistic](powers)
+    return SUMMARIES[statistic](powers)
 
 
 @number
@@ -1210,8 +1214,7 @@ def state_half_life(condition: str, statistic: str) -> float:
         for row in map(json.loads, lines)
         if row["condition"].replace(" ", "") == condition
     ]
-    choose: dict[str, Callable[..., float]] = {"min": min, "median": np.median, "max": max}
-    return float(choose[statistic](found))
+    return float(SUMMARIES[statistic](found))
 
 
 @number

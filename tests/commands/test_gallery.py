@@ -33,8 +33,8 @@ def test_the_numbers_of_the_file_stand_under_their_headings(
         shown = dict(zip(header, row, strict=True))
         scores = entry["scores"]
         assert shown.pop("initialisation") == entry["initialisation"]["name"]
+        del shown["half-lives"]  # a range in words, which the file has as numbers
         assert shown == {
-            "half-lives": shown["half-lives"],
             "slope": f"{entry['slope']:.2f}",
             "rms": f"{entry['slope_rms']:.2f}",
             "R1": f"{scores['r1']:.3f}",

@@ -245,7 +245,7 @@ def test_what_is_no_table_of_runs_is_refused(
 def test_a_table_with_a_column_for_each_arm_or_seed_is_told_what_to_write(
     content: str, columns: Columns, kind: str, tmp_path: Path
 ) -> None:
-    told = f"write one row for each run, not one column for each {kind}$"
+    told = f"where each {kind} has a column of its own, write one row for each run$"
     with pytest.raises(ValueError, match=told):
         read_rows(write(tmp_path, content), columns)
 
@@ -262,10 +262,11 @@ TWICE = r"arm 'a' with seed 0( \(9M\))? has two values"
 @pytest.mark.parametrize(
     ("header", "rows", "told"),
     [
-        ("seed,step,metric,value", ["0,5,train,1", "0,5,val,2"], "{metric}, {name} --size"),
-        ("seed,step,metric,value", ["0,5,train,1", "0,5,val,1"], "{metric}, {name} --size"),
-        ("seed,step,size,metric,value", ["0,5,9M,train,1", "0,5,9M,val,2"], "{metric}"),
-        ("seed,metric,value", ["0,train,1", "0,val,2"], "{metric}, {name} --step or --size"),
+        ("seed,step,metric,value", ["0,5,train,1", "0,5,val,2"], "{metric} --arm or --size"),
+        ("seed,step,metric,value", ["0,5,train,1", "0,5,val,1"], "{metric} --arm or --size"),
+        ("seed,step,size,metric,value", ["0,5,9M,train,1", "0,5,9M,val,2"], "{metric} --arm"),
+        ("seed,metric,value", ["0,train,1", "0,val,2"], "{metric} --arm or --size"),
+        ("seed,lr,value", ["0,1,1", "0,2,2"], "{lr} --arm or --step or --size"),
         ("seed,step,value,time", ["0,5,1,noon {arm}", "0,5,2,one {arm}"], "keep one"),
         ("seed,value,time", ["0,1,noon {arm}", "0,2,one {arm}"], "keep one, {steps}"),
         ("seed,step,value,time", ["0,5,1,", "0,5,1,"], "{same}"),
@@ -276,9 +277,10 @@ def test_two_rows_of_a_run_are_told_apart_where_a_column_does(
     header: str, rows: list[str], told: str, tmp_path: Path
 ) -> None:
     """Options are those for which no column was found; a time of one row alone is no such one."""
+    or_name = "keep rows of one, or name the column with"
     hint = told.format(
-        metric="the rows differ in metric (train, val): keep rows of one",
-        name="or name the column with",
+        metric=f"the rows differ in metric (train, val): {or_name}",
+        lr=f"the rows differ in lr (1, 2): {or_name}",
         same="both rows are the same: keep one",
         steps="or name the column of steps with --step",
     )
@@ -288,6 +290,15 @@ def test_two_rows_of_a_run_are_told_apart_where_a_column_does(
     with pytest.raises(ValueError, match=TWICE) as error:
         read_rows(write(tmp_path, content), Columns(value="value"))
     assert str(error.value).endswith(f"; {hint}")
+
+
+def test_a_column_of_seeds_under_another_name_is_to_be_named(tmp_path: Path) -> None:
+    content = "arm,seed_id,step,value\n" + "".join(
+        f"{arm},{seed},5,{seed}\n" for arm in "ab" for seed in (0, 1)
+    )
+    told = r"arm 'a' has two values at step 5; .* in seed_id \(0, 1\): .* with --arm or --seed or"
+    with pytest.raises(ValueError, match=told):
+        read_rows(write(tmp_path, content), Columns(value="value"))
 
 
 @pytest.mark.parametrize(
@@ -913,7 +924,7 @@ def test_the_headline_counts_comparisons() -> None:
     told = render(judged(one_each)).splitlines()[0]
     assert told == (
         "No arm can be distinguished from base: one seed cannot be judged, as it shows no spread;"
-        " each arm needs two seeds or more."
+        " each arm needs two or more with a finite value."
     )
     alike = [row._replace(seed=seed) for row in one_each for seed in (0, 1)]
     same = render(judged([row._replace(value=1.0) for row in alike])).splitlines()[0]

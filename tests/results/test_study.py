@@ -301,32 +301,40 @@ def test_an_arm_that_the_study_has_not_run_is_held_against_its_spec(
 
 
 @pytest.mark.parametrize(
-    ("rates", "before", "now", "differs"),
+    ("rates", "of_arm", "of_all", "asked"),
     [
-        ([0.001, 0.002], 0.001, None, False),  # a new folder, in which no search has ended
-        ([0.001, 0.002], None, 0.001, False),
-        ([0.001, 0.002], 0.001, 0.002, True),
-        ([], 0.001, 0.002, True),
-        ([], 0.001, None, True),  # that of [train] from now on
+        ([0.001, 0.002], None, 0.002, None),  # a new folder, in which no search has ended
+        ([0.001, 0.002], 0.001, 0.002, None),
+        ([0.001, 0.002], 0.002, 0.001, 0.002),
+        ([], 0.001, 0.002, None),
+        ([], 0.002, 0.001, 0.002),
+        ([], None, 0.001, None),
+        ([], None, 0.002, 0.002),
     ],
 )
 def test_an_arm_that_the_study_has_not_run_is_held_against_its_learning_rate(
     rates: list[float],
-    before: float | None,
-    now: float | None,
-    differs: bool,
+    of_arm: float | None,
+    of_all: float,
+    asked: float | None,
     study: Path,
     tmp_path: Path,
 ) -> None:
+    """At 0.001 it was trained, whether its spec said so or a search found it later."""
     record = tmp_path / "record"
-    arms = {BASELINE: {"learning_rate": before}, "concentrated": {}}
-    change(study / "spec.json", tuning={"rates": rates}, arms=arms)
+    train = {"steps": 60, "learning_rate": 0.001}
+    for folder in study.glob(f"{BASELINE}/seed-*"):
+        change(folder / "config.json", train=train)
+    arms: dict[str, Any] = {BASELINE: {"learning_rate": None}, "concentrated": {}}
+    of_spec = {"tuning": {"rates": rates}, "train": {"learning_rate": of_all}}
+    change(study / "spec.json", arms=arms, **of_spec)
     save_record(read_study(study), record)
     shutil.rmtree(study / BASELINE)
-    arms[BASELINE]["learning_rate"] = now
+    arms[BASELINE]["learning_rate"] = of_arm
     change(study / "spec.json", arms=arms)
-    if differs:
-        with pytest.raises(ValueError, match=rf"{RUN} is missing .*learning_rate was {before}, is"):
+    if asked is not None:
+        told = rf"{RUN} is missing .*learning_rate was 0.001, is now {asked}"
+        with pytest.raises(ValueError, match=told):
             save_record(read_study(study), record)
     else:
         assert len(save_record(read_study(study), record)) == 2

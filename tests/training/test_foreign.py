@@ -129,7 +129,7 @@ def test_a_model_speaks_for_itself(package: Path) -> None:
     frozen = TrainSpec(steps=1, decay_multiplier=0)
     with pytest.raises(
         ValueError,
-        match=r"^train.decay_multiplier, .* got none in Remembering; .* finds them by name alone",
+        match=r"^train.decay_multiplier, .* got none in Remembering; .* finds them by name: give",
     ):
         build_optimizer(model, frozen)
     silent = build(KIND, {}, 0)

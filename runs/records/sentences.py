@@ -502,6 +502,7 @@ AVERAGED = (
     "rates-finch",
     "rates-goose",
     "rates-goose-longer",
+    "rates-finch-longer",
     "rates-longer",
     "rates-lru",
     "rates-lru-longer",

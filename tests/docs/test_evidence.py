@@ -1147,6 +1147,21 @@ def test_short_half_lives_no_longer_lead_in_a_small_rwkv_7_after_four_times_the_
     assert sum(difference < 0 for difference in in_pilot.values()) == 2
 
 
+def test_short_half_lives_still_lead_in_a_small_rwkv_6_after_four_times_the_text() -> None:
+    study = "rates-finch-longer"
+    assert verdicts(study) == ["confirmed", "confirmed"]
+    rows = finished_rows(study)
+    assert len(rows) == 64
+    means = mean_losses(rows)
+    for rate in ("0.002", "0.004", "0.008", "0.016"):
+        assert means[f"short_{rate}"] < means[f"official_{rate}"]
+    (counts,) = sentences.record(f"{study}/references.json")["references"]
+    assert max(means.values()) < counts["val_bpb"][4]
+    assert begun(rows) == {"short": (1, 8), "official": (1.9, 280)}
+    in_pilot = sentences.minimum_difference(f"{study}/pilot", "short", "val").per_seed
+    assert sum(difference < 0 for difference in in_pilot.values()) == 2
+
+
 def test_minima_of_every_study_of_curves_are_those_of_its_report() -> None:
     """The table in docs/evidence/rates.md against the reports, whose differences are by t too."""
     short = [one for one in minima.comparisons() if one.start == "short"]

@@ -109,7 +109,7 @@ def test_where_the_rule_allows_pairs_memory_ends_where_it_does() -> None:
     q = 0.6
     lags = np.array([1, 2, 4, 8, 16, 32, 64])
     exact = potts_information(q**lags, 300)
-    information, correlation = symbol_curves(chain(300, 3 * fewest_pairs(300), q), lags)
+    information, correlation = symbol_curves(chain(300, 3 * fewest_pairs(300), q), lags, blocks=16)
     assert information.estimator == "jackknife"
     assert correlation.estimator == "repeats"
     variance = 1 + 2 * q**2 / (1 - q**2)

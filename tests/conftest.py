@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import io
 import json
 import os
 import re
@@ -73,6 +74,29 @@ def pytest_collection_finish() -> None:
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Corpora of a test are cached in its own folder."""
     monkeypatch.setenv("PLKERNEL_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def bars(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Any]]:
+    """Has the progress bars of a module, by its name, drawn nowhere; gives them as they are made.
+
+    `hidden` of a bar is what was asked for as `disable`.
+    """
+    from tqdm.auto import tqdm
+
+    def recorded(module: str) -> list[Any]:
+        made: list[Any] = []
+
+        def shown(**settings: Any) -> Any:
+            bar: Any = tqdm(**{**settings, "disable": False, "file": io.StringIO()})
+            bar.hidden = settings["disable"]
+            made.append(bar)
+            return bar
+
+        monkeypatch.setattr(f"{module}.tqdm", shown)
+        return made
+
+    return recorded
 
 
 @pytest.fixture

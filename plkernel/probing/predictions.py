@@ -28,6 +28,7 @@ from plkernel.training.evaluate import (
     Losses,
     Predict,
     as_windows,
+    check_context,
     check_counts,
     check_draws,
     check_repeats,
@@ -154,6 +155,8 @@ def beyond(
     which predictions count. Raises ValueError for a model that sees ahead, is random, or returns
     something else than logits (`check_causal`).
     """
+    windows = as_windows(windows)
+    check_context(context, windows)
     check_causal(predict, windows, batch)
     return evaluate.beyond(predict, windows, context, batch, step)
 

@@ -531,6 +531,16 @@ def worth_of_context(
     return worth
 
 
+def check_context(context: int, windows: Tensor) -> None:
+    """ValueError unless windows (n,T+1) reach beyond a context of 1 token or more."""
+    check_numbers(Integral, context=context)
+    length = windows.shape[1] - 1
+    if not 1 <= context < length:
+        raise ValueError(
+            f"context must lie between 1 and below the tokens of a window, {length}, got {context}"
+        )
+
+
 def beyond(
     predict: Predict, windows: Tensor, context: int, batch: int = BATCH, step: int = 1
 ) -> tuple[Means, Means]:
@@ -552,14 +562,10 @@ def beyond(
     Memory: batch x T x V floats, V the alphabet.
     """
     windows = as_windows(windows)
-    check_numbers(Integral, context=context)
+    check_context(context, windows)
     check_counts(step=step)
     check_repeats(predict, windows, batch)
     length = windows.shape[1] - 1
-    if not 1 <= context < length:
-        raise ValueError(
-            f"context must lie between 1 and below the tokens of a window, {length}, got {context}"
-        )
     half = max(step, context // 2 // step * step)
     rows: list[Tensor] = []
     for first in range(0, len(windows), batch):

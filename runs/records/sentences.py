@@ -65,13 +65,14 @@ class Estimate(NamedTuple):
 
 Number = TypeVar("Number", bound=Callable[..., float | Estimate])
 NUMBERS: dict[str, Callable[..., float | Estimate]] = {}
+"""What a comment may name."""
 SUMMARIES: dict[str, Callable[..., float]] = {
     "mean": statistics.fmean,
     "median": np.median,
     "min": min,
     "max": max,
 }
-"""What a comment may name."""
+"""Summaries of several values that a comment may name."""
 
 
 def number(function: Number) -> Number:

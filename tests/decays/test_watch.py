@@ -703,7 +703,8 @@ def test_a_process_reads_its_shards_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["one group", "several groups"])
 def test_gathered_parameters_are_found_in_the_groups_of_any_torch(version: str) -> None:
     """Earlier versions have one group for a module, and another attribute for it."""
-    gathered, shards = ([nn.Parameter(torch.zeros(1)) for _ in range(2)] for _ in range(2))
+    gathered = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    shards = [nn.Parameter(torch.zeros(1)) for _ in range(2)]
     groups = [
         SimpleNamespace(fsdp_params=[SimpleNamespace(_unsharded_param=whole, sharded_param=shard)])
         for whole, shard in zip(gathered, shards, strict=True)

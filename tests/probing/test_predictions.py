@@ -221,6 +221,8 @@ MEASURES: dict[str, Callable[[Predict], object]] = {
         predict, text()[:, :-1].reshape(-1).numpy(), context=63, windows=12
     ),
 }
+CHECKING = [name for name in MEASURES if name != "token_losses"]
+"""Those that check first if a model sees ahead."""
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -279,7 +281,7 @@ RANDOM: dict[str, Callable[[], Predict]] = {
 }
 
 
-@pytest.mark.parametrize("measure", [name for name in MEASURES if name != "token_losses"])
+@pytest.mark.parametrize("measure", CHECKING)
 @pytest.mark.parametrize("fault", RANDOM)
 def test_a_model_that_is_random_is_told_so(fault: str, measure: str) -> None:
     """Rather than that it sees ahead, which moves logits too."""
@@ -396,7 +398,7 @@ def ahead(tokens: Tensor) -> Tensor:
     return markov(tokens.roll(-1, 1))
 
 
-@pytest.mark.parametrize("measure", [name for name in MEASURES if name != "token_losses"])
+@pytest.mark.parametrize("measure", CHECKING)
 def test_no_measure_takes_a_model_that_sees_ahead(measure: str) -> None:
     """It needs no context, and its influence is 0 at every lag."""
     with pytest.raises(ValueError, match="the model is not causal: replacing the token at"):
@@ -415,6 +417,15 @@ def test_a_model_is_held_against_itself_once(measure: str, monkeypatch: pytest.M
     monkeypatch.setattr(predictions, "check_causal", noted)
     MEASURES[measure](markov)
     assert checked == [markov]
+
+
+def test_wrong_lags_and_contexts_are_refused_before_the_model_is_called() -> None:
+    calls = []
+    with pytest.raises(ValueError, match="lags"):
+        influence(calls.append, text(), [0])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"context must lie between 1 and below .*, got 0"):
+        beyond(calls.append, text(), 0)  # type: ignore[arg-type]
+    assert calls == []
 
 
 def probabilities(tokens: Tensor) -> Tensor:
@@ -439,7 +450,7 @@ def test_probabilities_are_no_logits(kind: str) -> None:
         influence(PROBABILITIES[kind], text(2, 16), [1])
 
 
-@pytest.mark.parametrize("measure", [name for name in MEASURES if name != "token_losses"])
+@pytest.mark.parametrize("measure", CHECKING)
 def test_no_measure_takes_probabilities(measure: str) -> None:
     with pytest.raises(ValueError, match=r"got probabilities, .*; leave its softmax out, or give"):
         MEASURES[measure](probabilities)

@@ -2,7 +2,6 @@
 time.
 """
 
-import io
 import json
 import re
 import shutil
@@ -16,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tqdm.auto import tqdm
 
 from plkernel.commands import experiment
 from plkernel.commands.experiment import _cautions, forecast
@@ -101,20 +99,14 @@ def test_a_study_gives_the_engine_what_is_left_as_room_allows(
 
 
 def test_the_bar_of_a_study_counts_the_runs_that_were_left(
-    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_spec: SpecWriter, tmp_path: Path, bars: Callable[[str], list[Any]]
 ) -> None:
     """Those that failed have ended too."""
-    bars: list[Any] = []
-
-    def shown(**settings: Any) -> Any:
-        bars.append(tqdm(**{**settings, "disable": False, "file": io.StringIO()}))
-        return bars[-1]
-
-    monkeypatch.setattr(schedule, "tqdm", shown)
+    made = bars("plkernel.study.schedule")
     spec, out = load_spec(tiny_spec(steps=2)), tmp_path / "out"
     for engine in (Idle(broken="power-law"), Idle()):
         run_experiment(spec, out, engine=engine)
-    assert [(bar.n, bar.total, bar.desc) for bar in bars] == [(4, 4, "tiny"), (2, 2, "tiny")]
+    assert [(bar.n, bar.total, bar.desc) for bar in made] == [(4, 4, "tiny"), (2, 2, "tiny")]
 
 
 def test_means_are_those_of_arms_whose_runs_have_all_finished(

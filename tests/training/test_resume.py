@@ -2,7 +2,6 @@
 have changed.
 """
 
-import io
 import math
 import os
 import random
@@ -20,7 +19,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from tensorboard.summary.writer import event_file_writer
-from tqdm.auto import tqdm
 
 from plkernel.common.files import load_json, read_lines
 from plkernel.config.reading import load_spec
@@ -91,23 +89,20 @@ def left(out: Path) -> dict[str, Any]:
 
 
 def test_the_bar_of_a_run_begins_where_the_run_goes_on(
-    spec: Callable[..., Spec], stopped: Stopped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: Callable[..., Spec],
+    stopped: Stopped,
+    tmp_path: Path,
+    bars: Callable[[str], list[Any]],
 ) -> None:
     """It counts the steps of the run, not of the sitting."""
-    bars: list[Any] = []
-    hidden: list[bool | None] = []
-
-    def shown(**settings: Any) -> Any:
-        hidden.append(settings["disable"])
-        bars.append(tqdm(**{**settings, "disable": False, "file": io.StringIO()}))
-        return bars[-1]
-
-    monkeypatch.setattr("plkernel.training.loop.tqdm", shown)
+    made = bars("plkernel.training.loop")
     asked = spec()
     stopped(asked, ARM, tmp_path, 5)
     run_training(prepare(asked, ARM, 0, tmp_path))
-    assert [(bar.initial, bar.n, bar.total) for bar in bars] == [(0, 5, 8), (5, 8, 8)]
-    assert hidden == [True, None], "on a terminal, unless the caller wants none"
+    assert [(bar.initial, bar.n, bar.total) for bar in made] == [(0, 5, 8), (5, 8, 8)]
+    assert [bar.hidden for bar in made] == [True, None], (
+        "on a terminal, unless the caller wants none"
+    )
 
 
 def in_a_copy(action: Callable[[], Any], patience: float | None = None) -> int:

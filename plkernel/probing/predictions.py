@@ -39,11 +39,7 @@ from plkernel.training.evaluate import (
     rounding_of,
     token_losses,
 )
-
-SUM_ROUNDING = 2.0**-7
-"""Distance from 1 of a sum of probabilities that is rounding: a unit of bfloat16, in which they may
-have been computed.
-"""
+from plkernel.training.foreign import are_probabilities
 
 
 def check_causal(predict: Predict, windows: Tensor, batch: int = BATCH, seed: int = 0) -> None:
@@ -85,14 +81,8 @@ def _check_no_probabilities(logits: Tensor) -> None:
     """ValueError for probabilities in the place of `logits` (B,T,V).
 
     Their softmax is nearly uniform, so that all measures would give numbers, which say nothing.
-    Probabilities are at least 0 and sum to 1 at every position, as logits never do by accident.
-    Where all are equal they are their own softmax, and nothing is wrong.
     """
-    lowest = float(logits.amin())
-    if lowest < 0 or lowest == float(logits.amax()):
-        return
-    sums = logits.sum(dim=2, dtype=torch.float64)
-    if bool(((sums - 1).abs() <= SUM_ROUNDING).all()):
+    if are_probabilities(logits):
         raise ValueError(
             "the model must return logits, got probabilities, which sum to 1 at every position;"
             " leave its softmax out, or give their logarithm"

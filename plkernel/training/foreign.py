@@ -76,6 +76,10 @@ it the same sums are taken, though other rows of a batch may stand beside them.
 """
 REORDERED = 2.0**12
 """The same with fewer bytes: a model may cut them into other chunks, and sum in another order."""
+SUM_ROUNDING = 2.0**-7
+"""Distance from 1 of a sum of probabilities that is rounding: a unit of bfloat16, in which they may
+have been computed.
+"""
 NOISE = 0.1
 """Standard deviation of the noise, as a share of a parameter's root mean square."""
 NOISE_OF_ZEROS = 0.02
@@ -352,11 +356,11 @@ def foreign_errors(head: str, what: str) -> Iterator[None]:
 def check_model(model: nn.Module, name: str, context: int, device: torch.device) -> None:
     """Raise ValueError, headed by `name`, if a run on `device` cannot train `model`.
 
-    Checked are type, shape, finiteness, and that no logit depends on later bytes: logits before a
-    replaced byte stay, within ROUNDING, for PLACES bytes and a few more, and logits without the
-    last bytes too, within REORDERED. All is asked again with noise on every parameter, because
-    zeros leak nothing yet. A checkpoint must be able to hold the model. The model is useless
-    afterwards.
+    Checked are type, shape and finiteness, that logits are no probabilities, and that none depends
+    on later bytes: logits before a replaced byte stay, within ROUNDING, for PLACES bytes and a few
+    more, and logits without the last bytes too, within REORDERED. Both are asked again with noise
+    on every parameter, because zeros leak nothing yet and give equal probabilities. A checkpoint
+    must be able to hold the model. The model is useless afterwards.
     """
     _check_parameters(model, name)
     kinds = _kinds_of_buffers(model, name)
@@ -371,11 +375,13 @@ def check_model(model: nn.Module, name: str, context: int, device: torch.device)
         inputs = torch.randint(BYTES, (1, length)).repeat(1 + len(places), 1).to(device)
         trial = _Trial(model, name, patch, places, inputs, advance)
         trial.check_repeated()
+        trial.check_no_probabilities()
         trial.check_causal()
         if isinstance(model, Foreign):
             _check_decays(model, name)
         trial.check_gradient()
         _add_noise(model)
+        trial.check_no_probabilities()
         trial.check_causal()
     _check_same_buffers(kinds, _kinds_of_buffers(model, name), name)
 
@@ -438,6 +444,19 @@ def check_takes_length(model: nn.Module, name: str, length: int, device: torch.d
         model(inputs)
 
 
+def are_probabilities(logits: Tensor) -> bool:
+    """True for probabilities in the place of `logits` (B,T,V).
+
+    They are at least 0 and sum to 1 at every position, as logits never do by accident. Where all
+    are equal they are their own softmax, and nothing is wrong.
+    """
+    lowest = float(logits.amin())
+    if lowest < 0 or lowest == float(logits.amax()):
+        return False
+    sums = logits.sum(dim=2, dtype=torch.float64)
+    return bool(((sums - 1).abs() <= SUM_ROUNDING).all())
+
+
 @dataclass(frozen=True)
 class _Trial:
     """A model on one window of random bytes, `inputs` (1 + P, T): a row for each of P `places`."""
@@ -479,6 +498,14 @@ class _Trial:
             raise ValueError(
                 f"{self.name}: its logits must be the same each time for the same bytes, got"
                 " others, in evaluation mode too; it must not sample there"
+            )
+
+    def check_no_probabilities(self) -> None:
+        """ValueError for probabilities: the loss takes their softmax, which is nearly uniform."""
+        if are_probabilities(self.logits(self.inputs[:2])):
+            raise ValueError(
+                f"{self.name}: must give logits, got probabilities, which sum to 1 at every"
+                " position; leave its softmax out, or give their logarithm"
             )
 
     def check_causal(self) -> None:

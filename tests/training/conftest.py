@@ -60,6 +60,8 @@ SEEN = {
 ANSWERS = {
     "wrong shape": lambda logits: logits[..., :7],
     "nan": lambda logits: logits / 0,
+    "probabilities": lambda logits: logits.softmax(-1),
+    "logarithms": lambda logits: logits.log_softmax(-1),
     "constant": lambda logits: torch.zeros(logits.shape),
     "error": lambda logits: {}["weights\\nof the past"],
 }
@@ -76,6 +78,7 @@ class Plain(nn.Module):
         self.patch = 4 if self.see == "patch" else 1
         if config.get("zero"):
             nn.init.zeros_(self.head.weight)
+            nn.init.zeros_(self.head.bias)
 
     def forward(self, x):
         h = SEEN.get(self.see, lambda h: h)(self.embedding(x))

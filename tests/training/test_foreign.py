@@ -196,6 +196,15 @@ def test_a_model_that_cheats_is_refused_with_the_byte(
         tried("Plain", see=see, zero=zero)
 
 
+@pytest.mark.parametrize("zero", [False, True], ids=["", "from a head of zeros, all equal"])
+def test_a_model_that_ends_in_a_softmax_is_refused(package: Path, zero: bool) -> None:
+    """Its loss would be nearly the same whatever it learns."""
+    message = "must give logits, got probabilities, .*; leave its softmax out, or give"
+    with pytest.raises(ValueError, match=message):
+        tried("Plain", see="probabilities", zero=zero)
+    tried("Plain", see="logarithms", zero=zero)
+
+
 def test_a_process_that_a_study_starts_does_not_try_again(package: Path) -> None:
     condition = resolve(
         ModelSpec(kind="somebodys.models:Plain", config={"see": "next"}), trusted=True

@@ -687,6 +687,7 @@ def test_apply_knows_no_default_device_or_type(name: Any, options: dict[str, Any
     [
         ({"max_lag": 0}, "max_lag must be above 0, got 0"),
         ({"match": 3}, "match must be nodes, as plkernel.place gives them, got int"),
+        ({"match": NODES}, "match scales the projection, got no projection; give the matrix"),
         ({"dt_bias": torch.zeros(0)}, "dt_bias must be one or more finite numbers, got none"),
         (
             {"dt_bias": torch.tensor([0.0, np.nan])},

@@ -51,7 +51,8 @@ def apply(
     Both are the tensors that the layer stores, or views of them: of a layer under weight_norm or
     another parametrization its `original`, not what is computed from it.
 
-    Raises ValueError for a tensor without parametrisation, sizes that differ, a decay that is 0 or
+    Raises ValueError for a tensor without parametrisation, `match` without a projection, sizes that
+    differ, a decay that is 0 or
     1 in the type of the tensor, and a tensor that is computed from parameters, in which the numbers
     would be lost; one computed under `torch.no_grad`, or from parameters that are not trained,
     cannot be told. The projection is only touched after the decays.
@@ -68,6 +69,11 @@ def apply(
     _check_nodes("nodes", nodes)
     if match is not None:
         _check_nodes("match", match)
+        if projection is None:
+            raise ValueError(
+                "match scales the projection, got no projection; give the matrix that reads the"
+                " states, or leave match out"
+            )
     check_writable("decays", decays)
     if isinstance(decays, Ordered):
         nodes = decays.arranged(nodes)

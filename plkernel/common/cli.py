@@ -58,6 +58,8 @@ OUT_OF_MEMORY = re.compile("can't (allocate memory|start new thread)")
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return a hint that names the closest of the `valid` names, else MOST_NAMES of them."""
     names = sorted(valid)
+    if not names:
+        return "there is none"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"

@@ -25,7 +25,7 @@ rate, each compared with the baseline at its rate.
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -67,8 +67,9 @@ def expanded(values: Options) -> Options:
     """Return the values of a spec with the arms that its factors and its rates stand for.
 
     Each arm gets its `levels` and `against`. An arm under the name of a combination, with or
-    without the levels of `within`, adds to its options. Values that are expanded already come back
-    as they are. Raises ValueError for a design that cannot be written out.
+    without the levels of `within`, adds to its options, and one under the name of a named arm with
+    these levels to those of that arm. Values that are expanded already come back as they are.
+    Raises ValueError for a design that cannot be written out.
     """
     tuning = values.get("tuning")
     over_rates = isinstance(tuning, Mapping) and tuning.get("method") == CURVE
@@ -198,7 +199,7 @@ def means_of(
         levels = options.get("levels") or {}
         block = _joined(*(levels[factor] for factor in within if factor in levels))
         short = name.removesuffix(f"_{block}")
-        if block and short != name:
+        if block:
             means.setdefault(short, {})[block] = name
     kept = {}
     for name, blocks in means.items():
@@ -266,8 +267,13 @@ class Design:
 
     @cached_property
     def short_names(self) -> list[str]:
-        """Names of the arms of a block without its levels: the cells, then the other named arms."""
-        others = [name for name in self.named if name not in self.cell_of]
+        """Names of the arms of a block without its levels: the cells, then the other named arms.
+
+        A named arm in one block adds to the options of that arm there, and is none of its own.
+        """
+        in_a_block = {_joined(name, block) for name in self.named for block in self.blocks if block}
+        known = self.cell_of.keys() | in_a_block
+        others = [name for name in self.named if name not in known]
         return list(dict.fromkeys([*self.cells, *others]))
 
     @property
@@ -288,6 +294,7 @@ class Design:
         for block in self.blocks:
             full_names = {name: _joined(name, block) for name in self.short_names}
             for name, full in full_names.items():
+                _check_new(full, arms)
                 arms[full] = self._arm(name, block, full_names)
         return arms
 
@@ -313,8 +320,21 @@ class Design:
 
     def _combinations(self, names: Sequence[str]) -> dict[str, Levels]:
         """Every choice of one level of each of these factors, by the joined labels."""
-        every = itertools.product(*(self.factors[name] for name in names))
-        return {_joined(*labels): dict(zip(names, labels, strict=True)) for labels in every}
+        combinations: dict[str, Levels] = {}
+        for labels in itertools.product(*(self.factors[name] for name in names)):
+            joined = _joined(*labels)
+            _check_new(joined, combinations)
+            combinations[joined] = dict(zip(names, labels, strict=True))
+        return combinations
+
+
+def _check_new(name: str, known: Collection[str]) -> None:
+    """Raise ValueError for a name of two combinations, one of which would be left out."""
+    if name in known:
+        raise ValueError(
+            f"factors must make arms of different names, got {name!r} of two combinations; give"
+            " a factor a table with other names, LEVEL = { ... }"
+        )
 
 
 def _joined(*parts: str) -> str:
@@ -329,6 +349,8 @@ def _levels_of(factor: str, given: list[Any] | dict[str, Options]) -> dict[str, 
     else:
         _check_labels(factor, given)
         levels = {_label(value): nested(factor.split("."), value) for value in given}
+    if "" in levels:
+        raise ValueError(f"factors.{factor} must have levels with names, got ''")
     if len(levels) < 2 or len(levels) != len(given):
         raise ValueError(
             f"factors.{factor} must have two levels or more, all different, got"

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from plkernel.config.factors import nested
-from plkernel.config.schema import Arm, Options, Section, deep_merge
+from plkernel.config.schema import TABLES, Arm, Options, Section, deep_merge
 from plkernel.config.spec import SECTIONS, Spec
-
-LISTS = ("hypotheses", "gates", "curriculum")
-"""Lists of tables, which no option replaces."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +50,8 @@ class Replaceable:
         return texts[0]
 
 
-def replaced(values: Options, tokens: Sequence[str], others: Iterable[str] = ()) -> Options:
-    """Return the values of a spec with those that options name replaced, as texts.
+def replacements(values: Options, tokens: Sequence[str], others: Iterable[str] = ()) -> Options:
+    """Return what options say in place of the values of a spec, as texts in their tables.
 
     others: names that a misspelt option may mean as well. Raises ValueError for an option that is
     unknown, given twice or without its value.
@@ -65,14 +62,15 @@ def replaced(values: Options, tokens: Sequence[str], others: Iterable[str] = ())
         known.setdefault(one.name, []).append(one)
     given = _given(tokens)
     options = [_meant(token, known, others) for token, _ in given]
+    changes: Options = {}
     for (token, texts), option in zip(given, options, strict=True):
         times = options.count(option)
         if times > 1:
             raise ValueError(
                 f"{token} must be given once, with all of its values, got it {times} times"
             )
-        values = deep_merge(values, nested(option.place, option.value(texts)))
-    return values
+        changes = deep_merge(changes, nested(option.place, option.value(texts)))
+    return changes
 
 
 def _meant(
@@ -130,7 +128,7 @@ def _replaceable(
 ) -> Iterator[Replaceable]:
     """Yield every value of a section that an option can replace.
 
-    Left out are tables of any options, and LISTS.
+    Left out are tables of any options, and lists of TABLES.
     """
     for name, field in section.model_fields.items():
         kind = SECTIONS.get(name, field.annotation)
@@ -139,5 +137,5 @@ def _replaceable(
                 yield from _replaceable(Arm, (), name, arm)
         elif isinstance(kind, type) and issubclass(kind, Section):
             yield from _replaceable(kind, (), *head, name)
-        elif "dict" not in str(kind) and name not in LISTS:
+        elif "dict" not in str(kind) and name not in TABLES:
             yield Replaceable((*head, name), kind)

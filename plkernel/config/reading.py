@@ -15,12 +15,19 @@ from typing import Any
 from plkernel.analysis.nodes import check_switches, output_std
 from plkernel.common import cli
 from plkernel.common.cli import existing, nearest
-from plkernel.common.files import check_regular, load_json, load_object, parse_toml, read_bytes
-from plkernel.config.condition import Condition
-from plkernel.config.factors import expanded
-from plkernel.config.overrides import replaced
+from plkernel.common.files import (
+    check_regular,
+    load_json,
+    load_object,
+    parse_toml,
+    read_bytes,
+    shown,
+)
+from plkernel.config.condition import ENDS, Condition
+from plkernel.config.factors import CURVE, expanded
+from plkernel.config.overrides import replacements
 from plkernel.config.resolved import resolve_spec
-from plkernel.config.schema import NODE_VALUES, Arm, Options
+from plkernel.config.schema import NODE_VALUES, Arm, Options, deep_merge
 from plkernel.config.spec import SECTIONS, Spec, heading
 from plkernel.config.toml_types import check_types
 
@@ -85,45 +92,118 @@ def load_spec(path: Path | str, check: Check | None = None, trusted: bool = Fals
     return parse_spec(load_values(path), str(path), check, trusted)
 
 
+def _is_saved(path: Path) -> bool:
+    """True for a spec that a study saved, with the rates that a search has found."""
+    return path.suffix == ".json"
+
+
 def load_values(path: Path) -> dict[str, Any]:
     """Return the plain values of a spec, its factors written out as arms.
 
     Raises ValueError that names the file.
     """
-    if path.suffix == ".json":  # by a study, with the rates that a search has found
+    if _is_saved(path):
         values = load_object(path)
         with heading(f"spec {path}: "):
             return expanded(values)
     check_regular(path, "spec ")
     values = parse_toml(read_bytes(path), f"spec {path}")
     with heading(f"spec {path}: "):
+        _check_levels(values)
         values = expanded(values)
         check_types(values, Spec, SECTIONS)
-        _check_arms(values.get("arms"))
+        _check_within(values)
+        for name, arm in _tables(values.get("arms")).items():
+            _check_rates(name, arm)
+            _check_ends(name, arm, arm)
     return values
 
 
-def _check_arms(arms: Any) -> None:
-    """Raise ValueError for an arm of a file that gives the same thing twice.
+def _tables(tables: Any) -> dict[str, Options]:
+    """The tables among the values of a table; what is none is refused where it is read."""
+    values = tables.items() if isinstance(tables, dict) else ()
+    return {name: table for name, table in values if isinstance(table, dict)}
 
-    A spec that was read has every option, so that only a file tells which are given.
-    """
-    if not isinstance(arms, dict):
-        return
-    for name, arm in arms.items():
-        if not isinstance(arm, dict):
-            continue
-        if {"rates", "learning_rate"} <= arm.keys():
+
+def _method(values: Options) -> str:
+    """The value of tuning.method."""
+    return str(_tables(values).get("tuning", {}).get("method", "search"))
+
+
+def _is_design(values: Options) -> bool:
+    """True for a spec whose arms `expanded` writes out."""
+    return bool(values.get("factors")) or _method(values) == CURVE
+
+
+def _check_levels(values: Options) -> None:
+    """Raise ValueError for a design whose arms look written out, which passes it over."""
+    for name, arm in _tables(values.get("arms")).items():
+        if _is_design(values) and arm.get("levels") is not None:
             raise ValueError(
-                f"arms.{name}: rates must be left out beside a learning_rate, or that beside"
-                " rates, got both"
+                f"arms.{name}: levels must be left out in a design, which fills them in, got"
+                f" {shown(arm['levels'])}"
             )
-        for end in ("shortest", "longest"):
-            if "spectrum" in arm and end in arm:
+
+
+def _check_within(values: Options) -> None:
+    """Raise ValueError for `within` in a spec of which no arm has a level."""
+    within = values.get("within")
+    arms = _tables(values.get("arms")).values()
+    if within and all(arm.get("levels") is None for arm in arms):
+        raise ValueError(f"within must be left out without [factors], got {shown(within)}")
+
+
+def _check_rates(name: str, arm: Options) -> None:
+    """Raise ValueError for an arm with a learning rate and others to try, which nothing would.
+
+    A spec that a study saved has both, once the rate has been found.
+    """
+    if arm.get("rates") is not None and arm.get("learning_rate") is not None:
+        raise ValueError(
+            f"arms.{name}: rates must be left out beside a learning_rate, or that beside"
+            " rates, got both"
+        )
+
+
+def _check_ends(name: str, arm: Options, stated: Options) -> None:
+    """Raise ValueError for an end of the half-lives beside `spectrum`, be it the default.
+
+    stated: those options of the arm that somebody wrote. A saved spec has every option.
+    """
+    for end in ENDS:
+        if arm.get("spectrum") is not None and stated.get(end) is not None:
+            raise ValueError(
+                f"arms.{name}: {end} must be left out beside spectrum, which gives it, got"
+                f" {stated[end]!r}"
+            )
+
+
+def _changed(values: Options, changes: Options, is_saved: bool) -> Options:
+    """Return the values of a spec with what options say in their place.
+
+    is_saved: by a study, with every option. Raises ValueError for an option that would do nothing:
+    of a design whose arms are written out, or of an arm beside another option.
+    """
+    changed = deep_merge(values, changes)
+    if _is_design(values):
+        for option, old, new in (
+            ("within", list(values.get("within") or ()), list(changed.get("within") or ())),
+            ("baseline", values.get("baseline"), changed.get("baseline")),
+            ("tuning.method", _method(values), _method(changed)),
+        ):
+            if new != old:
                 raise ValueError(
-                    f"arms.{name}: {end} must be left out beside spectrum, which gives it, got"
-                    f" {arm[end]!r}"
+                    f"--{option} must be {shown(old)}, by which the arms have been written out,"
+                    f" got {shown(new)}; change the file of the spec"
                 )
+    elif "within" in changes:
+        _check_within(changed)
+    for name, given in changes.get("arms", {}).items():
+        arm = changed["arms"][name]
+        if "rates" in given:
+            _check_rates(name, arm)
+        _check_ends(name, arm, given if is_saved else arm)
+    return changed
 
 
 def parse_spec(
@@ -138,13 +218,12 @@ def parse_spec(
     with heading(f"spec {origin}: "):
         spec = Spec.model_validate(expanded(dict(values))).trusting(trusted)
         spec = _with_arms(_with_baselines(spec), _with_file_values)
-        conditions = dict(resolve_spec(spec).conditions)
+        conditions = resolve_spec(spec).conditions
 
         def checked(arm: Arm, name: str) -> Arm:
             condition = conditions[name]
             if arm.match is not None and condition.model.of_kind.has_scale:
                 condition = _matched(condition, spec, conditions)
-                conditions[name] = condition
             condition.check()
             if check is not None:
                 check(condition)
@@ -276,7 +355,9 @@ def main(
         if ahead is not None:
             ahead(list(values.get("arms") or ()), **options)
         origin = f"{path} with its options" if rest else str(path)
-        values = replaced(values, rest, options)
+        changes = replacements(values, rest, options)
+        with heading(f"spec {origin}: "):
+            values = _changed(values, changes, is_saved=_is_saved(path))
         spec = parse_spec(values, origin, check, options.get("trust_code", False))
         _note_unreached(spec)
         command(spec, **options)

@@ -157,6 +157,8 @@ the arm.
 """
 MAIN_OPTION = {"corpus": "name", "model": "kind", "tuning": "method"}
 """Options of tables that are meant where a text stands in the place of one."""
+TABLES = ("hypotheses", "gates", "curriculum")
+"""Options that are lists of tables."""
 IN_TOML = {
     "model_type": "must be a table",
     "dict_type": "must be a table",
@@ -253,7 +255,12 @@ def _in_words(one: Mapping[str, Any], root: type[BaseModel], within: Iterable[st
 
 
 def _as_table(place: Sequence[str], given: Any) -> str:
-    """Return how a text in the place of a table is written; empty for other values."""
+    """Return how a text in the place of a table is written, or one table in that of several.
+
+    Empty for other values.
+    """
+    if place and place[-1] in TABLES and isinstance(given, Mapping):
+        return f": write [[{'.'.join(place)}]]"
     option = MAIN_OPTION.get(place[-1]) if place else None
     if option is None or not isinstance(given, str):
         return ""

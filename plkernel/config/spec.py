@@ -17,7 +17,15 @@ from plkernel.common.corpus_names import (
     has_floor,
     is_recall,
 )
-from plkernel.common.files import REFERENCES, REGISTERED, REPORT, SPEC, TUNING, shown
+from plkernel.common.files import (
+    MEASUREMENT,
+    REFERENCES,
+    REGISTERED,
+    REPORT,
+    SPEC,
+    TUNING,
+    shown,
+)
 from plkernel.config import schema
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.factors import CURVE, check_rates, curves_of, means_of, opposite
@@ -36,7 +44,7 @@ from plkernel.models.sampling import LARGEST_SEED
 
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"
 """Names of studies and arms: with a rate behind it, within the 255 bytes of file systems."""
-RESERVED = (REPORT, TUNING, SPEC, REFERENCES, REGISTERED)
+RESERVED = (REPORT, TUNING, SPEC, REFERENCES, REGISTERED, MEASUREMENT)
 """Names that no arm may have, as a study has files and folders of these names beside its arms."""
 SECTIONS: dict[str, type[Section]] = {
     "corpus": CorpusSpec,
@@ -140,7 +148,7 @@ class Spec(Section):
                 f"tuning.seeds must be none of the seeds that are compared, got {shared} in both"
             )
         for name, arm in self.arms.items():
-            self._check_name(name)
+            self._check_name(name, arm)
             with heading(f"arms.{name}: "):
                 self._check_arm(name, arm)
         if self.tuning.method == CURVE:
@@ -192,12 +200,13 @@ class Spec(Section):
                     " file of the spec"
                 )
 
-    def _check_name(self, arm: str) -> None:
+    def _check_name(self, name: str, arm: Arm) -> None:
         """Raise ValueError where an arm cannot have this name, which its folder has too."""
-        if not re.fullmatch(FOLDER_NAME, arm) or arm in RESERVED:
+        if not re.fullmatch(FOLDER_NAME, name) or name in RESERVED:
+            by_levels = "; give a factor a table with other names, LEVEL = { ... }"
             raise ValueError(
                 f"arm name must match {FOLDER_NAME} and not be {', '.join(RESERVED)}, got"
-                f" {shown(arm)}"
+                f" {shown(name)}{by_levels if arm.levels else ''}"
             )
 
     def _check_arm(self, name: str, arm: Arm) -> None:

@@ -6,7 +6,7 @@ that somebody writes it is a mistake.
 """
 
 from collections.abc import Collection, Mapping
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
@@ -80,7 +80,7 @@ def _fits(value: str | bool | int | float, kinds: Collection[Any]) -> bool:
 
     All else is left to pydantic, which says what is allowed.
     """
-    types = {one for one in kinds if isinstance(one, type)} - {NoneType}
+    types = {one for one in kinds if isinstance(one, type)}
     if types & OPEN or not types & {*NUMBERS, bool}:
         return True
     if isinstance(value, bool):

@@ -25,6 +25,7 @@ def test_the_nearest_name_is_meant_where_it_is_near() -> None:
     names = [f"name-{number:02}" for number in range(25)]
     assert cli.nearest("q", names[:24]).endswith("name-23")
     assert cli.nearest("q", names).endswith("name-23 and 1 more")
+    assert cli.nearest("q", []) == "there is none"
 
 
 def test_patterns_must_match_an_arm() -> None:
@@ -47,6 +48,8 @@ def test_a_missing_path_hints_at_what_is_there(tmp_path: Path) -> None:
     assert str(near.value).endswith("?")
     with pytest.raises(ValueError, match=r"no such file or folder$"):
         cli.existing(tmp_path / "qqq", "folder")
+    with pytest.raises(ValueError, match=r"^folder a{300}: File name too long$"):
+        cli.existing(Path("a" * 300), "folder")
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,22 @@ def test_a_level_is_a_part_of_a_name(value: Any, label: str) -> None:
             {"tuning": {"method": "curve", "rates": [0.001 * at for at in range(1, 5000)]}},
             "factors and tuning.rates must make at most 4,096 arms, got more",
         ),
+        (
+            {"factors": {"a": {"x": {}, "x_y": {}}, "b": {"y_z": {}, "z": {}}}},
+            "factors must make arms of different names, got 'x_y_z' of two combinations",
+        ),
+        (
+            {"factors": {"a": {"x": {}, "x_y": {}}, "b": {"y_z": {}, "z": {}}}, "within": ["b"]},
+            "factors must make arms of different names, got 'x_y_z' of two combinations",
+        ),
+        (
+            {"factors": {"a": {"": {}, "x": {}}}},
+            "factors.a must have levels with names, got ''",
+        ),
+        (
+            {"factors": {"corpus.column": ["", "text"]}},
+            "factors.corpus.column must have levels with names, got ''",
+        ),
     ],
 )
 def test_a_design_is_refused_by_the_keys_that_were_written(
@@ -186,6 +202,20 @@ def test_rates_of_curves_are_the_last_factor_of_the_blocks() -> None:
     assert "against" not in found["arms"]["a_0.002"]
 
 
+def test_rates_of_curves_stand_behind_other_levels_in_names() -> None:
+    found = expanded(
+        {
+            **CURVE_OF_THREE,
+            "factors": {"model.gain": ["none", "ema"]},
+            "within": ["model.gain"],
+            "arms": {"a": {}},
+            "baseline": "a",
+        }
+    )
+    assert (found["within"], found["baseline"]) == (["model.gain", "learning_rate"], "a_none_0.001")
+    assert list(found["arms"])[::3] == ["a_none_0.001", "a_ema_0.001"]
+
+
 def test_a_design_names_its_first_baseline() -> None:
     factors = {"p": {"x": {}, "y": {}}, "g": {"n": {}, "e": {}}}
     plain = Design(factors, ["g"], {}, None)
@@ -194,5 +224,7 @@ def test_a_design_names_its_first_baseline() -> None:
     given = Design(factors, ["g"], {"z": {}}, "z")
     assert (given.baseline, given.first_baseline) == ("z", "z_n")
     assert Design(factors, ["g"], {"z": {}}, "z_e").first_baseline == "z_e"
+    in_a_block = Design(factors, ["g"], {"z": {}, "z_e": {}, "x_e": {}}, None)
+    assert in_a_block.short_names == ["x", "y", "z"], "z_e adds to z"
     alone = Design({"g": factors["g"]}, ["g"], {"z": {}}, None)
     assert (alone.cells, alone.baseline, list(alone.blocks)) == ({}, "", ["n", "e"])

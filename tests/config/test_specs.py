@@ -50,6 +50,15 @@ TINY: dict[str, Any] = {
     "train": {"steps": 12, "eval_every": 4, "context": 32, "batch": 4},
     "arms": {"uniform": {}, "power": {"projection": "published"}},
 }
+PLAIN = """name = "tiny"
+baseline = "uniform"
+[model]
+dim = 16
+[train]
+steps = 12
+context = 32
+"""
+"""The beginning of a file of a spec, before its arms."""
 DESIGN: dict[str, Any] = {
     "name": "design",
     "model": {"dim": 16, "layers": 1},
@@ -61,6 +70,7 @@ DESIGN: dict[str, Any] = {
         "model.gain": ["none", "ema"],
     },
 }
+FILES = ("spec", "references", "registered", "measurement")
 YOUNGER = [["final_windows", 0], ["average", 0.0], ["ahead_of", None], ["decay_weight_decay", 0.0]]
 YOUNGER += [["decay_dtype", "float32"], ["carry", False], ["beyond", None]]
 YOUNGER += [["curriculum", ()], ["curriculum", []]]
@@ -282,6 +292,7 @@ RWKV = {"kind": "rwkv6", "dim": 16, "head_size": 8}
 PATCHES = {"dim": 16, "patching": {"size": 100}}
 QUANTILE = {"placement": "quantile"}
 CUT = {"metric": "truncation_cost"}
+CORRECTED = {"projection": "gain-corrected"}
 FACTORS = {"placement": ["log-spaced", "concentrated"]}
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"model.parametrisation": "sorted"}, "model.parametrisation: Input should be 'free' or"),
@@ -764,6 +775,59 @@ MORE_BAD: list[tuple[dict[str, Any], str]] = [
         {"model": {"kind": "other:M"}, "arms.power": {}, "train.backend": "cpu"},
         "train.backend cpu belongs to models of plkernel, got kind 'other:M'",
     ),
+    *(
+        (
+            {"model": GOOSE, "arms.power": {"placement": "log-spaced", "shortest": 1.2, **option}},
+            f"{name} belongs to a power law: set projection 'gain-corrected', or leave it out",
+        )
+        for name, option in {
+            "beta 2.0": {"beta": 2.0},
+            "max_lag 64.0": {"max_lag": 64.0},
+            "target correlation": {"target": "correlation"},
+            "kernel rms": {"kernel": "rms"},
+            "shape_on receptance": {"shape_on": "receptance"},
+        }.items()
+    ),
+    (
+        {"model": GOOSE, "arms.power": {**QUANTILE, "bonus": "law"}},
+        "bonus law belongs to model kinds rwkv5 and rwkv6: leave it out",
+    ),
+    *(
+        (
+            {"arms.power": {**QUANTILE, **option}},
+            "placement 'quantile' with beta 1.15: half-lives must be between",
+        )
+        for option in ({"max_lag": 1e9}, {"loss": 1e-9})
+    ),
+    (
+        {"arms.power": {"match": "twin"}, "arms.twin": {"match": "uniform"}},
+        "arms.power: match must name an arm that is not matched itself, got 'twin'",
+    ),
+    (
+        {"hypotheses": [{**CLAIM, "metric": "capacity", "times": 1, "margin": 1}], **RECALL},
+        "margin must be below 1 with metric 'capacity'",
+    ),
+    *(
+        (
+            {"hypotheses": [{**CLAIM, **metric, "step": 12}]},
+            f"step 12 has no {metric['metric']}, which is taken at the end only",
+        )
+        for metric in ({**CUT, "bytes": 8}, {"metric": "val_bpb_minimum"})
+    ),
+    (
+        {"hypotheses": CLAIM},
+        "hypotheses: must be a list, got {'name': 'it helps', 'arm': 'power', 'claim': 'lower'}:"
+        " write [[hypotheses]]",
+    ),
+    (
+        {"train.curriculum": {"share": 1}},
+        "train.curriculum: must be a list, got {'share': 1}: write [[train.curriculum]]",
+    ),
+    (
+        {"factors": {"corpus.name": ["/here/a", "/here/b"]}},
+        "got '-here-a'; give a factor a table with other names, LEVEL = { ... }",
+    ),
+    ({"arms": {}}, "baseline must name an arm, got 'uniform'; there is none"),
 ]
 
 
@@ -932,6 +996,8 @@ FITTING: list[dict[str, Any]] = [
     {"arms": {"uniform": {}, "a" * 220: {}}},
     {"arms.power": {"placement": "log-spaced", "shortest": 1.2}, "model": GOOSE},
     {"arms.power": {"projection": "uniform", "scheme_options": {}}},
+    {"train.batch": 2**23},
+    {"arms.power": {"placement": "log-spaced", "max_lag": 100, **CORRECTED}, "model": RWKV},
 ]
 
 
@@ -1043,6 +1109,14 @@ def test_a_long_error_names_the_first_eight_mistakes() -> None:
     assert (said.count(".beta: "), "x7.beta" in said, "x8.beta" in said) == (8, True, False)
 
 
+@pytest.mark.parametrize("name", ["report", "tuning", *(f"{one}.json" for one in FILES)])
+def test_files_and_folders_of_a_study_are_no_arms(name: str) -> None:
+    """The folder of the arm would stand in their place."""
+    changes = {"arms": {"uniform": {}, name: {}}}
+    with pytest.raises(ValueError, match=rf"^spec here: arm name must .*, got '{name}'$"):
+        parse_spec(values(changes), "here")
+
+
 def test_files_that_hold_no_spec_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.toml")
     for name, text, message in (
@@ -1059,6 +1133,27 @@ def test_files_that_hold_no_spec_are_refused(tmp_path: Path) -> None:
             "[arms.a]\nspectrum = 1\nlongest = 2000",  # what it is if left out
             "arms.a: longest must be left out beside spectrum, which gives it, got 2000",
         ),
+        (
+            "shortest.toml",
+            "[arms.a]\nspectrum = 1\nshortest = 1",
+            "arms.a: shortest must be left out beside spectrum, which gives it, got 1",
+        ),
+        (
+            "within.toml",
+            'within = ["beta"]\n[arms.a]',
+            r"within must be left out without \[factors\], got \['beta'\]",
+        ),
+        (
+            "levels.toml",
+            '[factors]\nbeta = [1, 2]\n[arms.a]\nlevels = { beta = "1" }',
+            "arms.a: levels must be left out in a design, which fills them in, got {'beta': '1'}",
+        ),
+        (
+            "curve.toml",
+            '[tuning]\nmethod = "curve"\nrates = [1, 2, 3]\n[arms.a]\nlevels = { a = "b" }',
+            "arms.a: levels must be left out in a design, which fills them in, got {'a': 'b'}",
+        ),
+        ("design.json", '{"factors": {"beta": [1]}}', "factors.beta must have two levels"),
         ("pipe.toml", "", "a pipe or device"),
         ("no.toml", "", "no such"),
     ):
@@ -1214,7 +1309,7 @@ def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]])
             "ema",
             "--train.compile",
         ),
-        *("--train.decay-multiplier", "0", "--corpus.separator", "-1"),
+        *("--train.decay-multiplier", "0", "--corpus.separator", "-1", "--description=a=b=c"),
         arms={
             "uniform": {"scheme_options": {"std": 0.1}},
             "power-law": {"projection": "published"},
@@ -1230,7 +1325,7 @@ def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]])
         True,
         0.0,
     )
-    assert spec.corpus.separator == "-1"
+    assert (spec.corpus.separator, spec.description) == ("-1", "a=b=c")
 
 
 @pytest.mark.parametrize(
@@ -1279,6 +1374,109 @@ def test_wrong_options_are_one_line(
         parse(*options)
     error = capsys.readouterr().err
     assert (stop.value.code, message in error, len(error.splitlines())) == (2, True, 1), error
+
+
+BESIDE_SPECTRUM = "longest must be left out beside spectrum, which gives it, got "
+
+
+@pytest.mark.parametrize(
+    ("arm", "options", "message"),
+    [
+        ("spectrum = 1", ["--arms.power.longest", "2000"], f"{BESIDE_SPECTRUM}'2000'"),
+        ("longest = 2000", ["--arms.power.spectrum", "1"], f"{BESIDE_SPECTRUM}2000"),
+        (
+            "",
+            ["--arms.power.spectrum=1", "--arms.power.longest=2000"],
+            f"{BESIDE_SPECTRUM}'2000'",
+        ),
+        ("spectrum = 1", ["--arms.power.spectrum=None", "--arms.power.longest=2000"], None),
+        ("spectrum = 1", ["--arms.power.spectrum", "2"], None),
+        (
+            "learning_rate = 1",
+            ["--arms.power.rates", "1", "2"],
+            "rates must be left out beside a learning_rate, or that beside rates, got both",
+        ),
+        ("rates = [1, 2]", ["--arms.power.learning-rate", "1"], None),
+        (
+            "learning_rate = 1",
+            ["--arms.power.rates=1", "2", "--arms.power.learning-rate=None"],
+            None,
+        ),
+    ],
+)
+def test_an_option_that_another_one_replaces_is_refused_beside_it(
+    arm: str,
+    options: list[str],
+    message: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whichever of them stands in the file, and be it at its default."""
+    path = tmp_path / "spec.toml"
+    path.write_text(f"{PLAIN}[tuning]\nrates = [1, 2]\n[arms.uniform]\n[arms.power]\n{arm}\n")
+    taken: list[Spec | None] = []
+    if message is None:
+        reading.main(taken.append, [str(path), *options])
+        assert len(taken) == 1
+        return
+    with pytest.raises(SystemExit):
+        reading.main(taken.append, [str(path), *options])
+    expected = f"error: spec {path} with its options: arms.power: {message}\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_saved_spec_has_options_that_nobody_wrote(
+    parse: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of these a spectrum, a rate and an end that options give may be beside the others."""
+    plain = tiny().model_dump(mode="json")["arms"]
+    spread = tiny(spectrum=1).model_dump(mode="json")["arms"]
+    spec = parse("--arms.power.spectrum", "1", "--arms.power.projection", "uniform", arms=plain)[0]
+    assert spec.arms["power"].longest == pytest.approx(math.log(2) * T)
+    for end in ("shortest", "longest"):
+        with pytest.raises(SystemExit):
+            parse(f"--arms.power.{end}", "2000", arms=spread)
+        assert f"power: {end} must be left out beside spectrum" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--within", "projection"], "--within must be [], by which the arms have been written"),
+        (["--baseline", "gain-corrected"], "--baseline must be 'uniform', by which the arms"),
+        (
+            ["--tuning.method", "curve", "--tuning.rates", "1", "2", "3"],
+            "--tuning.method must be 'search', by which the arms have been written out, got"
+            " 'curve'; change the file of the spec",
+        ),
+    ],
+)
+def test_options_do_not_change_a_design_that_is_written_out(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They would change what is compared in part, or nothing."""
+    path = tmp_path / "spec.toml"
+    path.write_text(f'{PLAIN}[factors]\nprojection = ["uniform", "gain-corrected"]\n')
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(line for line in lines if not line.startswith("baseline")))
+    taken: list[Spec | None] = []
+    reading.main(taken.append, [str(path), "--baseline", "uniform"])
+    assert len(taken) == 1, "it is that of the file"
+    with pytest.raises(SystemExit):
+        reading.main(taken.append, [str(path), *options])
+    assert f"{path} with its options: {message}" in capsys.readouterr().err
+
+
+def test_options_may_make_curves_of_arms_one_by_one(
+    parse: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = parse("--tuning.method=curve", "--tuning.rates", "1", "2", "3")[0]
+    assert len(spec.arms) == 6
+    with pytest.raises(SystemExit):
+        parse("--within", "projection")
+    assert (
+        "within must be left out without [factors], got ['projection']" in capsys.readouterr().err
+    )
 
 
 def test_an_option_changes_the_arm_that_it_spells(
@@ -1454,6 +1652,30 @@ def test_matched_arms_have_the_output_of_the_arm_they_name(
     assert nodes_of(changed) != nodes_of(spec)
 
 
+def test_an_arm_is_matched_to_the_one_that_it_is_compared_with() -> None:
+    arms = {"arms.other": {"longest": 50}, "arms.power": {**QUANTILE, "match": "baseline"}}
+    for against in ("other", "uniform"):
+        spec = parse_spec(values({**arms, "arms.power.against": against}), "here")
+        expected = output_std(nodes_of(spec, against))
+        assert output_std(nodes_of(spec)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_nodes_of_plkernel_are_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the folder has a file of that name."""
+    monkeypatch.chdir(tmp_path)
+    file = "runs/nodes/stdlib-curve-ema.json"
+    changes = {"model": {"dim": 64, "gain": "ema"}, "arms.power": {"node_file": file}}
+    ours = load_json(RUNS / "nodes" / "stdlib-curve-ema.json")["nodes"]["rates"]
+    found = parse_spec(values(changes), "here").arms["power"]
+    assert found.node_rates == tuple(ours)
+    own = place(64, gain="ema")
+    (tmp_path / "runs" / "nodes").mkdir(parents=True)
+    save_json(tmp_path / file, {"nodes": own.to_dict()})
+    assert parse_spec(values(changes), "here").arms["power"].node_rates == own.rates
+
+
 def test_nodes_are_read_from_a_file_once_and_known_by_their_values(
     tmp_path: Path, parse: Callable[..., Any]
 ) -> None:
@@ -1501,6 +1723,20 @@ def test_nodes_are_read_from_a_file_once_and_known_by_their_values(
         ({"projection": [1e30] * 16}, {}, "node_multipliers must be at most"),
         ({}, {"arms.power.placement": "quantile"}, "placement quantile does not go with node_file"),
         ({}, {"arms.power.lag": "distance"}, "lag distance does not go with node_file"),
+        *(
+            ({}, {f"arms.power.{name}": value}, f"power: {name} {value} does not go with node_file")
+            for name, value in {
+                "beta": 2.0,
+                "max_lag": 64.0,
+                "shortest": 2.0,
+                "longest": 64.0,
+                "tempering": 0.5,
+                "loss": 0.1,
+                "projection": "published",
+                "target": "correlation",
+                "kernel": "rms",
+            }.items()
+        ),
     ],
 )
 def test_node_files_that_do_not_fit_are_refused(
@@ -1580,6 +1816,22 @@ def test_a_full_factorial_has_every_combination_once_and_compares_within_blocks(
     assert parse_spec(spec.model_dump(mode="json"), "again") == spec
     once = expanded({**DESIGN, "arms": arms})
     assert expanded(once) == once
+
+
+def test_what_an_arm_of_a_design_names_is_in_its_block() -> None:
+    """And what is said of an arm in one block comes before what is said of it in all."""
+    arms: dict[str, dict[str, Any]] = {
+        "twin": {"against": "concentrated_uniform", "learning_rate": 1},
+        "twin_ema": {"learning_rate": 2},
+        "concentrated_uniform": {"learning_rate": 3},
+        "concentrated_uniform_none": {"learning_rate": 4},
+    }
+    spec = design(arms=arms)
+    assert len(spec.arms) == 10
+    for gain, rates in (("none", (1, 4)), ("ema", (2, 3))):
+        twin, other = f"twin_{gain}", f"concentrated_uniform_{gain}"
+        assert spec.against(twin) == other
+        assert (spec.arms[twin].learning_rate, spec.arms[other].learning_rate) == rates
 
 
 def test_three_arms_may_be_compared_in_a_circle() -> None:

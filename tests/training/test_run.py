@@ -19,7 +19,9 @@ import torch
 from plkernel.commands.train import command as train_command
 from plkernel.common import environment
 from plkernel.common.files import load_json, read_lines, save_json
-from plkernel.config.reading import load_spec, load_values, parse_spec, replaced
+from plkernel.config.overrides import replacements
+from plkernel.config.reading import load_spec, load_values, parse_spec
+from plkernel.config.schema import deep_merge
 from plkernel.data.names import known_sequence, predictor_of
 from plkernel.data.windows import fixed_windows, spread_windows
 from plkernel.results.record import save_record
@@ -376,8 +378,9 @@ def test_auto_changes_nothing_on_a_cpu(tiny_spec: SpecWriter, tmp_path: Path) ->
 def test_compile_is_a_flag_or_has_a_value(
     tiny_spec: SpecWriter, texts: list[str], expected: Any
 ) -> None:
-    values = replaced(load_values(tiny_spec()), ["--train.compile", *texts])
-    assert parse_spec(values, "here").train.compile == expected
+    values = load_values(tiny_spec())
+    changes = replacements(values, ["--train.compile", *texts])
+    assert parse_spec(deep_merge(values, changes), "here").train.compile == expected
 
 
 def test_the_training_loss_of_a_row_is_the_mean_since_the_row_before(

@@ -522,6 +522,59 @@ def test_a_model_whose_decays_hold_no_numbers() -> None:
         assert_decays_survive(lambda: Model().to("meta"), steps=[])
 
 
+class Part(nn.Module):
+    """Has decays, and A_log of 0 until the module around it has filled that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.A_log, self.dt_bias = nn.Parameter(torch.empty(8)), nn.Parameter(torch.empty(8))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.A_log)
+        self.dt_bias.copy_(torch.linspace(-7.0, -3.0, 8))
+
+
+class Around(nn.Module):
+    """Gives its part its last numbers, as it does when it is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Part()
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        self.part.A_log.copy_(torch.arange(1.0, 9.0).log())
+
+
+def test_modules_are_initialised_before_those_around_them() -> None:
+    """By `reset_parameters`, where a model has no function for all of it."""
+    assert_decays_survive(Around, steps=["meta", "initialised again"])
+
+
+@pytest.mark.parametrize("is_drawn", [False, True])
+def test_what_is_filled_stays_where_a_model_of_transformers_is_initialised_again(
+    is_drawn: bool,
+) -> None:
+    """Its `init_weights` must pass over what is marked as filled; unmarked, it must fill that."""
+    healthy = of_transformers("")
+
+    def factory() -> Any:
+        model: Any = healthy()
+        if is_drawn:
+            model.init_weights = lambda: [layer.reset() for layer in model.layers]
+        return model
+
+    assert_decays_survive(factory, steps=["meta"])
+    if not is_drawn:
+        return assert_decays_survive(factory, steps=["initialised again"])
+    with pytest.raises(AssertionError, match=r"^initialised again: layers.0.dt_bias\[0\] is "):
+        assert_decays_survive(factory, steps=["initialised again"])
+    return None
+
+
 def test_promises() -> None:
     assert_decays_survive(Anew, steps=["initialised again"])
     with pytest.raises(

@@ -117,6 +117,11 @@ def find_source(
         return _path(path, separator, column, cache)
     if _looks_like_path(name):
         existing(path, "corpus")
+        if path.is_symlink():
+            raise ValueError(
+                f"corpus must be a file or a folder, got {path}, a symbolic link to"
+                f" {os.readlink(path)}, which is not there"
+            )
     hint = nearest(name, [*KINDS, *PRESETS])
     raise ValueError(
         f"corpus must be a file, a folder or the name of a corpus, got {shown(name)}; {hint}"
@@ -224,7 +229,7 @@ def _sources_of(name: str, version: str, suffixes: tuple[str, ...]) -> dict[str,
     there = found.version.partition("+")[0]
     if there != version:
         raise ValueError(
-            f"version of {name} must be the one that is installed, {there}, got {version}"
+            f"version of {name} must be the one that is installed, {there}, got {version or 'none'}"
         )
     sources = [file for file in found.files or () if file.suffix in suffixes]
     return {file.as_posix(): Path(str(file.locate())) for file in sources}
@@ -315,7 +320,7 @@ def _hub(rest: str, separator: bytes, column: str) -> Source:
         raise ValueError(
             f"corpus must be hf:NAME[:CONFIG[:SPLIT]], e.g. {PRESETS['wiki-pt']}, got 'hf:{rest}'"
         )
-    if Path(name).is_dir():  # `datasets` would read it, and its cache would not see it change
+    if os.path.isdir(name):  # `datasets` would read it, and its cache would not see it change
         raise ValueError(
             f"corpus must be named without 'hf:' where it is a folder here, got 'hf:{rest}'"
         )
@@ -380,7 +385,8 @@ def synthetic_corpus(rest: str) -> Synthetic | RecallCorpus:
         law, items = _law_and_items(rest)
         return LAWS[law](**_read_values(law, items))
     except ValueError as error:
-        raise ValueError(f"corpus 'synthetic:{rest}': {error}") from error
+        name = shown(f"synthetic:{rest}")
+        raise ValueError(f"corpus {name}: {error}") from error
 
 
 def _law_and_items(rest: str) -> tuple[str, list[str]]:
@@ -424,7 +430,7 @@ def _value(name: str, kind: Any, text: str) -> Any:
         return kind(text)
     except ValueError:
         wanted = "a whole number" if kind is int else "a number"
-        raise ValueError(f"{name} must be {wanted}, got {text!r}") from None
+        raise ValueError(f"{name} must be {wanted}, got {shown(text)}") from None
 
 
 def _parameters(law: str) -> dict[str, Any]:
@@ -442,11 +448,11 @@ def byte_count(text: str, name: str = "max_bytes") -> int:
     >>> byte_count("1.5MB")
     1500000
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]?)b?", text, re.IGNORECASE | re.ASCII)
+    match = re.fullmatch(r"(\d{1,30}(?:\.\d{1,30})?)\s*([kmg]?)b?", text, re.IGNORECASE | re.ASCII)
     value = Fraction(match[1]) * UNITS[match[2].lower()] if match else Fraction(0)
     if value < 1 or value != int(value):
         raise ValueError(
-            f"{name} must be a number of bytes such as 500000, 500k, 10MB or 1G, got {text!r}"
+            f"{name} must be a number of bytes such as 500000, 500k, 10MB or 1G, got {shown(text)}"
         )
     return int(value)
 

@@ -269,7 +269,7 @@ def _in_free_slots(law: RecallCorpus, chances: NDArray[np.float64]) -> tuple[Pla
     """Slots of pairs and of their queries, (n, K) each, from even `chances` (K, 2, n)."""
     count = chances.shape[2]
     number = np.arange(law.slots)
-    weights = np.append(0.0, number[1:] ** -law.power)
+    weights = np.append(0.0, number[1:] ** -float(law.power))
     is_free = np.ones((count, law.slots), bool)
     every = np.arange(count)
     pair = np.empty((count, law.pairs), np.int64)

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 from unittest.mock import patch
 from urllib.parse import urlsplit
 
@@ -72,12 +72,15 @@ def text_block(array: Any, separator: bytes) -> Chunk:
     import pyarrow as pa
 
     kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    if kind == pa.null():  # a table without a single text, as one of many files may be
+        return documents([], separator)
     if kind not in (
         pa.string(),
         pa.large_string(),
         pa.binary(),
         pa.large_binary(),
         pa.string_view(),
+        pa.binary_view(),
     ):
         raise ValueError(f"the column must hold text, got {kind}; name another with --column")
     return documents(array.cast(kind).cast(pa.large_binary()).drop_null().to_pylist(), separator)
@@ -109,6 +112,7 @@ def file_blocks(path: Path, separator: bytes, column: str) -> Blocks:
             case None:
                 yield from one_document(plain_text(handle), separator)
             case kind:
+                _check_utf8(handle)
                 texts_of = _json_texts if kind == "json" else _csv_texts
                 for batch in _batches(texts_of(handle, column)):
                     yield documents(batch, separator)
@@ -121,7 +125,7 @@ def _batches(rows: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: Path) -> Iterator[io.BufferedReader]:
     """The bytes of a file, unpacked where its suffix says that it is compressed."""
     if not is_compressed(path):
         with path.open("rb") as handle:
@@ -129,7 +133,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         return
     with OPENERS[path.suffix.lower()](path) as stream:
         unpacked = _Unpacked(stream, max(MOST_UNPACKED, MOST_RATIO * path.stat().st_size))
-        yield cast(BinaryIO, io.BufferedReader(unpacked, CHUNK))
+        yield io.BufferedReader(unpacked, CHUNK)
 
 
 class _Unpacked(io.RawIOBase):
@@ -268,6 +272,13 @@ OPENERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+def _check_utf8(handle: io.BufferedReader) -> None:
+    """ValueError for a table of text whose byte order mark is that of another encoding."""
+    encoding = marked_encoding(handle.peek(4))
+    if encoding not in (None, MARKS[codecs.BOM_UTF8]):
+        raise ValueError(f"a table must be in UTF-8, got {encoding}; save it as UTF-8")
+
+
 def _json_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
     """Texts of `column`, which one row at least must have; null and a row without are no text."""
     names = dict[str, None]()
@@ -309,20 +320,30 @@ def _csv_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
     csv.field_size_limit(2**31 - 1)
     with io.TextIOWrapper(handle, encoding="utf-8-sig", newline="") as lines:
         rows = csv.reader(lines, strict=True)
-        header = next(rows, [])
-        if not header:
-            return  # an empty file has no text, like an empty text
-        _check_column(header, column)
-        place = header.index(column)
-        width = len(header)
-        for row in rows:
-            if len(row) > width:
-                raise ValueError(
-                    f"line {rows.line_num}: a row must have at most the {width} fields of the"
-                    f" header, got {len(row)}; quote the commas of its text"
-                )
-            if len(row) > place:  # an empty line has none
-                yield row[place].encode()
+        try:
+            yield from _column_texts(rows, column)
+        except csv.Error as error:
+            raise ValueError(
+                f"line {rows.line_num} must be a row of CSV, got {error}; mend its quotes"
+            ) from error
+
+
+def _column_texts(rows: Any, column: str) -> Iterator[bytes]:
+    """Texts of `column` in the rows of a reader of csv, the header first."""
+    header = next((row for row in rows if row), None)  # empty lines before it are no rows
+    if header is None:
+        return  # an empty file has no text, like an empty text
+    _check_column(header, column)
+    place = header.index(column)
+    width = len(header)
+    for row in rows:
+        if len(row) > width:
+            raise ValueError(
+                f"line {rows.line_num}: a row must have at most the {width} fields of the"
+                f" header, got {len(row)}; quote the commas of its text"
+            )
+        if len(row) > place:  # an empty line has none
+            yield row[place].encode()
 
 
 def _check_column(names: list[str], wanted: str) -> None:

@@ -18,7 +18,7 @@ def training_windows(data: Bytes, context: int, batch: int, seed: int, step: int
     Starts are uniform and depend on (seed, step) alone, so arms of one seed read the same bytes in
     the same order and a resumed run goes on where it stopped.
     """
-    generator = _stream(seed, step)
+    generator = stream(seed, step)
     return _windows(data, generator.integers(0, data.size - context, size=batch), context)
 
 
@@ -28,7 +28,7 @@ def carried_windows(data: Bytes, context: int, batch: int, seed: int, step: int)
     Row b begins at byte o + b N / batch of N, o drawn from the seed, and reads on, after the last
     byte from the first: in N / (batch * context) steps every byte is predicted once.
     """
-    origin = int(_stream(seed, 0).integers(data.size))
+    origin = int(stream(seed, 0).integers(data.size))
     rows = origin + np.arange(batch) * data.size // batch + step * context  # where each begins
     places = (rows[:, None] + np.arange(context + 1)) % data.size
     return torch.from_numpy(data[places].astype(np.int64))
@@ -74,8 +74,8 @@ def check_holds_window(size: int, context: int, name: str, hint: str = OF_A_SPEC
         )
 
 
-def _stream(seed: int, step: int) -> np.random.Generator:
-    """Random numbers of one step of a seed; ValueError unless it is from 0 to 2**64 - 1."""
+def stream(seed: int, step: int) -> np.random.Generator:
+    """Random numbers of one step of a seed; ValueError unless that is from 0 to 2**64 - 1."""
     if not 0 <= seed < 2**64:
         raise ValueError(f"seed must lie between 0 and {2**64 - 1}, got {seed}")
     # Philox has a stream for every key: step n needs none of the draws before it. A list with a

@@ -1,5 +1,6 @@
 """The folder of one run: configuration, rows, result, and the lock that keeps others out."""
 
+import errno
 import json
 import os
 import re
@@ -115,6 +116,11 @@ class RunFolder:
                 f"{path} must say how the run ended, {FINISHED}, {DIVERGED} or {FAILED}, got"
                 f" {shown(result)}; remove it to go on from the last checkpoint"
             )
+        if not isinstance(result.get("error"), str | None):
+            raise ValueError(
+                f"{path} must say in words what went wrong, got {shown(result['error'])}; remove it"
+                " to go on from the last checkpoint"
+            )
         missing = [name for name in FIGURES if name not in result]
         if result["status"] == FINISHED and missing:
             raise ValueError(
@@ -134,10 +140,10 @@ class RunFolder:
         result = self.result
         if result is None:
             return "did not finish"
-        error = result.get("error") or "no reason recorded"
+        error = (result.get("error") or "").strip() or "no reason recorded"
         if result["status"] == DIVERGED:
             return "diverged" + "".join(re.findall(r" at step \d+", error)[:1])
-        return f"failed ({shorten(error.strip().splitlines()[-1], 300)})"
+        return f"failed ({shorten(error.splitlines()[-1], 300)})"
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Raise ValueError when the folder holds the run of another configuration."""
@@ -156,7 +162,7 @@ class RunFolder:
         time when the run was started and the registration that it was started under; that of a run
         that has finished stays. Where a run goes on by other code than it was trained by so far,
         `earlier` keeps the versions of that. Raises OSError, and changes nothing, where a file that
-        the run goes on from may not be read.
+        the run goes on from may not be read, and ValueError where its environment is damaged.
         """
         self.check(config)
         if self.status == FINISHED:
@@ -164,11 +170,12 @@ class RunFolder:
         for path in (self.checkpoint, self.path / METRICS):
             if path.exists():
                 check_readable(path)
+        place = self.path / ENVIRONMENT
+        before = load_object(place) if place.exists() else {}
+        _check_earlier(before, place)
         (self.path / RESULT).unlink(missing_ok=True)
         if not (self.path / CONFIG).exists():
             save_json(self.path / CONFIG, config)
-        place = self.path / ENVIRONMENT
-        before = load_object(place) if place.exists() else {}
         lasting = ("started", "registration")
         kept: dict[str, Any] = {name: before[name] for name in lasting if name in before}
         if before and self.checkpoint.exists():
@@ -218,8 +225,27 @@ class RunFolder:
             os.truncate(path, progress.metrics_bytes)
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Record how the run ended."""
+        """Record how the run ended.
+
+        Raises OSError, and makes no folder, where that of the run has gone.
+        """
+        if self.is_gone:
+            raise FileNotFoundError(
+                errno.ENOENT,
+                "the folder of the run has gone, and its result with it",
+                str(self.path),
+            )
         save_json(self.path / RESULT, dict(result))
+
+
+def _check_earlier(environment: Mapping[str, Any], place: Path) -> None:
+    """ValueError where the file of an environment lists no versions of code as earlier ones."""
+    versions = environment.get("earlier", [])
+    if not isinstance(versions, list) or not all(isinstance(one, dict) for one in versions):
+        raise ValueError(
+            f"{place}: earlier must be a list of versions of the code, got {shown(versions)};"
+            " bring the file back, or remove it"
+        )
 
 
 def _earlier_versions(
@@ -229,7 +255,7 @@ def _earlier_versions(
 
     Empty where there are none. The commit alone makes no other version: it may be one of a page.
     """
-    versions = list(before.get("earlier") or ())
+    versions = list(before.get("earlier", ()))
     versions.append({name: before[name] for name in VERSION if name in before})
     other: list[dict[str, Any]] = []
     for version in versions:

@@ -17,6 +17,7 @@ from plkernel.config.spec import heading
 from plkernel.context.measures import lengths
 from plkernel.data.names import recall_of
 from plkernel.data.recall import Bytes, Places, RecallCorpus, most_pairs, queries
+from plkernel.data.windows import stream
 
 SPLITS = ("train", "validation", "test", "longer")
 """Their numbers stand in the seeds of sequences."""
@@ -96,9 +97,9 @@ class RecallTask:
     def training(self, seed: int, step: int) -> Tensor:
         """Windows (B, length + 1), int64, of a step: those of its stage, else of the corpus.
 
-        All have as many pairs.
+        All have as many pairs. Raises ValueError unless the seed is from 0 to 2**64 - 1.
         """
-        rng = np.random.Generator(np.random.Philox(key=[seed, step]))
+        rng = stream(seed, step)
         stage = self.train.stage_at(step)
         law = self.law
         if stage is not None:

@@ -65,6 +65,7 @@ def test_the_sources_of_packages_are_all_their_modules_in_an_order_of_their_own(
     assert text(source).count(b"\xff" + Path(filelock.__file__).read_bytes()) == 1
     assert len(text(source)) - 1 == source.size
     for name, message in (
+        ("filelock", f"must be the one that is installed, {version}, got none; write"),
         ("filelock==1", f"must be the one that is installed, {version}, got 1"),
         ("no-such-package==1", "package must be installed, got 'no-such-package'; write"),
     ):
@@ -193,6 +194,8 @@ def test_the_key_changes_with_everything_that_determines_the_bytes(tmp_path):
         ("synthetic:recall,pairs=4,length=32,pairs=3", "pairs must be given once, got 4 and 3"),
         ("synthetic:recall,pairs=", "pairs must be a whole number, got ''"),
         ("synthetic:beta=one", "beta must be a number, got 'one'"),
+        (f"synthetic:beta=1,symbols={'9' * 5000}", "symbols must be a whole number, got '99.* 99"),
+        (f"synthetic:beta=1,bytes={'9' * 5000}", "bytes must be a number of bytes such as 500000"),
         ("synthetic:beta=1,symbols=2.5", "symbols must be a whole number, got '2.5'"),
         ("synthetic:beta=1,bytes=0", "bytes must be a number of bytes such as 500000"),
         ("synthetic:beta=1,bytes=many", "bytes must be a number of bytes such as 500000"),
@@ -421,6 +424,51 @@ def test_a_path_that_does_not_exist_is_said_so_with_the_nearest(tmp_path):
         message = f"corpus {tmp_path / name}: no such file or folder; did you mean"
         with pytest.raises(ValueError, match=rf"{message} {tmp_path}/text\.txt\?"):
             find_source(str(tmp_path / name))
+
+
+def test_presets_are_data_sets_of_the_hub():
+    wikipedia = find_source("wiki-pt").key
+    assert (wikipedia["hub"], wikipedia["config"]) == ("wikimedia/wikipedia", "20231101.pt")
+    fineweb = find_source("fineweb").key
+    assert (fineweb["hub"], fineweb["config"]) == ("HuggingFaceFW/fineweb", "sample-10BT")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "size"),
+    [
+        ("a.txt", b"text", 4),
+        ("a.csv", b"text\na\n", None),
+        ("a.gz", b"not looked into", None),
+        ("a.JSONL.GZ", b"not looked into", None),
+        ("a.txt", b"\xff\xfea\0", None),
+        ("a.txt", b"\xef\xbb\xbfa", None),
+    ],
+)
+def test_a_size_is_known_ahead_where_the_bytes_are_those_of_the_file(tmp_path, name, content, size):
+    (tmp_path / name).write_bytes(content)
+    assert find_source(str(tmp_path)).size == size
+
+
+def test_a_text_that_is_decoded_has_another_key_than_one_that_was_not(tmp_path):
+    """Earlier versions read it as it is: what they left in the cache is another text."""
+    for name, content in (("plain", b"a"), ("wide", "a".encode("utf-16"))):
+        (tmp_path / name).write_bytes(content)
+    assert find_source(str(tmp_path)).key["decoded"] == ["wide"]
+    assert "decoded" not in find_source(str(tmp_path / "plain")).key
+
+
+def test_a_link_that_leads_nowhere_is_said_to_be_one(tmp_path):
+    (tmp_path / "broken").symlink_to("nothing")
+    (tmp_path / "circle").symlink_to("circle")
+    for name, target in (("broken", "nothing"), ("circle", "circle")):
+        message = f"got {tmp_path / name}, a symbolic link to {target}, which is not there"
+        with pytest.raises(ValueError, match=message):
+            find_source(str(tmp_path / name))
+
+
+def test_a_data_set_of_the_hub_may_have_any_name():
+    """Also one that no folder can have; whether it is there, the hub knows."""
+    assert find_source(f"hf:{'a' * 300}").key["hub"] == "a" * 300
 
 
 def test_a_path_may_begin_at_home(tmp_path, monkeypatch):

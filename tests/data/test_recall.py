@@ -277,3 +277,8 @@ def test_the_shortest_sequence_is_a_pair_and_its_query(placing: str) -> None:
     law = RecallCorpus(pairs=1, length=4, placing=placing, size=10)
     assert queries(drawn(law)).distance.tolist() == [[2]] * 200
     assert sum(block.size for block in law.blocks()) == 10
+
+
+def test_a_power_may_be_a_whole_number() -> None:
+    whole = RecallCorpus(pairs=2, length=16, power=2, placing="anywhere")
+    np.testing.assert_array_equal(drawn(whole), drawn(replace(whole, power=2.0)))

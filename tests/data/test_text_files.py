@@ -3,6 +3,7 @@ row; the hub.
 """
 
 import bz2
+import codecs
 import csv
 import gzip
 import json
@@ -18,7 +19,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from plkernel.data import corpora
-from plkernel.data.text_files import CHUNK, ROWS, file_blocks, hub_blocks, text_block
+from plkernel.data.text_files import (
+    CHUNK,
+    ROWS,
+    file_blocks,
+    hub_blocks,
+    reachable,
+    text_block,
+)
 
 DATA = bytes(range(256)) * 400 + b"line\r\nline\n\n\0end without a line feed"
 TEXTS = ["first", "", None, "olá, ção", "a\nb", "x" * 5000, None, "", "last\r\n"]
@@ -91,16 +99,25 @@ def test_damaged_data_is_one_line_that_names_the_file(tmp_path, suffix, damage, 
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.string(), pa.large_string(), pa.binary(), pa.string_view()], ids=str
+    "kind",
+    [pa.string(), pa.large_string(), pa.binary(), pa.string_view(), pa.binary_view()],
+    ids=str,
 )
 @pytest.mark.parametrize("bounds", [(0, 9), (1, 8), (2, 3), (4, 4)], ids=str)
 def test_a_block_of_arrow_is_what_reading_row_by_row_gives(kind, bounds):
     values = [
-        value.encode() if pa.types.is_binary(kind) and value is not None else value
-        for value in TEXTS
+        value.encode() if "binary" in str(kind) and value is not None else value for value in TEXTS
     ]
     block = text_block(pa.array(values, kind).slice(bounds[0], bounds[1] - bounds[0]), b"\n")
     assert joined([block]) == row_by_row(TEXTS[slice(*bounds)])
+
+
+def test_a_table_without_a_single_text_does_not_stop_a_folder(tmp_path):
+    """Its column is of no type where all is null."""
+    pq.write_table(pa.table({"text": pa.nulls(3)}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"text": ["words"]}), tmp_path / "b.parquet")
+    found = corpora.load(tmp_path, cache=tmp_path.parent / "cache")
+    assert found.bytes.tobytes() == b"words"
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".jsonl.gz", ".csv", ".csv.zst"])
@@ -150,6 +167,23 @@ def test_what_looks_like_numbers_dates_and_nulls_stays_text(tmp_path):
     )
     assert joined(file_blocks(tmp_path / "a.csv", b"\n", "text")) == row_by_row(texts)
     assert joined(file_blocks(tmp_path / "a.jsonl", b"\n", "text")) == row_by_row(texts)
+    (tmp_path / "b.csv").write_text("\n\ntext,id\na,1\nb,2\n")  # nor is one before the header
+    assert joined(file_blocks(tmp_path / "b.csv", b"\n", "text")) == row_by_row(["a", "b"])
+    long = 200_000 * "x"  # more than the 131,072 that Python takes unasked
+    (tmp_path / "c.csv").write_text(f"id,text\n1\n\n2,{long}\n")  # a short row has no text
+    assert joined(file_blocks(tmp_path / "c.csv", b"\n", "text")) == row_by_row([long])
+
+
+@pytest.mark.parametrize("name", ["A.CSV", "a.ndjson", "A.JSONL.GZ", "A.Parquet", "A.Txt.ZST"])
+def test_endings_say_what_a_file_is_in_any_case(tmp_path, name):
+    path = tmp_path / name
+    if "parquet" in name.lower():
+        pq.write_table(pa.table({"text": ["words"]}), path)
+    else:
+        contents = {"csv": b"text\nwords\n", "json": b'{"text": "words"}\n', "txt": b"words"}
+        [content] = (one for kind, one in contents.items() if kind in name.lower())
+        path.write_bytes(PACKERS.get(path.suffix.lower(), bytes)(content))
+    assert joined(file_blocks(path, b"|", "text"), b"|") == (b"|words", 1)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +191,13 @@ def test_what_looks_like_numbers_dates_and_nulls_stays_text(tmp_path):
     [
         ("a.zip", b"anything", "archive of several files; unpack it"),
         ("a.tar.gz", b"anything", "archive of several files; unpack it"),
+        ("a.tar.zst", b"anything", "archive of several files; unpack it"),
+        ("a.tgz", b"anything", "archive of several files; unpack it"),
+        ("a.tbz2", b"anything", "archive of several files; unpack it"),
+        ("a.txz", b"anything", "archive of several files; unpack it"),
+        ("A.TAR", b"anything", "archive of several files; unpack it"),
+        ("a.7z", b"anything", "archive of several files; unpack it"),
+        ("a.rar", b"anything", "archive of several files; unpack it"),
         ("a.csv", b"id,body\n1,x\n", r"column must be one of id, body, got 'text'"),
         (
             "a.csv",
@@ -164,6 +205,13 @@ def test_what_looks_like_numbers_dates_and_nulls_stays_text(tmp_path):
             "line 2: a row must have at most the 1 fields of the header, got 2",
         ),
         ("a.csv", b"text\n\xff\n", "codec can't decode"),
+        (
+            "a.csv",
+            b'text\nb\n"c\n',
+            "line 3 must be a row of CSV, got unexpected end of data; mend",
+        ),
+        ("a.csv", "text\na\n".encode("utf-16"), "a table must be in UTF-8, got utf-16; save it as"),
+        ("a.jsonl", '{"text": "a"}'.encode("utf-32"), "a table must be in UTF-8, got utf-32; save"),
         ("a.jsonl", b'{"id": 1, "body": "x"}\n', r"column must be one of id, body, got 'text'"),
         ("a.jsonl", b'{"text": "a"}\n[]\n', "line 2 must be a JSON object"),
         (
@@ -260,11 +308,45 @@ def test_a_repository_is_read_as_from_the_hub(tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             read(str(tmp_path), *arguments)
+    (tmp_path / "one").mkdir()
+    pq.write_table(pa.table({"text": ["alone"]}), tmp_path / "one" / "test-0.parquet")
+    assert read(str(tmp_path / "one")) == b"\nalone", "a split that is the only one"
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
     assert read(str(tmp_path / "data")) == b"\na\nb", (
         "of another format, which cannot leave out columns"
     )
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected", "asked"),
+    [
+        ({}, True, [("huggingface.co", 443)]),
+        ({"HF_ENDPOINT": "http://mirror:8080"}, True, [("mirror", 8080)]),
+        ({"HF_ENDPOINT": ""}, True, [("huggingface.co", 443)]),
+        ({"HF_HUB_OFFLINE": "0"}, True, [("huggingface.co", 443)]),
+        ({"HF_HUB_OFFLINE": "1"}, False, []),
+        ({"HF_DATASETS_OFFLINE": "on"}, False, []),
+        ({"HF_HUB_OFFLINE": "Yes"}, False, []),
+        ({"HF_HUB_OFFLINE": "true"}, False, []),
+        ({"https_proxy": "http://proxy:1"}, True, []),  # which resolves names itself
+        ({"http_proxy": "http://proxy:1", "HF_ENDPOINT": "http://m"}, True, []),
+    ],
+)
+def test_the_hub_is_asked_where_it_may_be_and_has_an_address(
+    variables, expected, asked, monkeypatch
+):
+    for name in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    resolved = []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *place: resolved.append(place) or [place])
+    assert reachable() is expected
+    assert resolved == asked
 
 
 @pytest.mark.usefixtures("no_network")
@@ -302,10 +384,22 @@ def test_without_a_network_what_datasets_has_cached_is_read(tmp_path):
     assert not datasets.config.HF_HUB_OFFLINE
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
-def test_a_byte_order_mark_decodes(tmp_path, encoding):
-    text = "Wörter über Wörter 😀\n" * 1000
-    (tmp_path / "marked.txt").write_text(text, encoding=encoding)
+MARKED = {
+    "utf-8": codecs.BOM_UTF8,
+    "utf-16-le": codecs.BOM_UTF16_LE,
+    "utf-16-be": codecs.BOM_UTF16_BE,
+    "utf-32-le": codecs.BOM_UTF32_LE,
+    "utf-32-be": codecs.BOM_UTF32_BE,
+}
+
+
+@pytest.mark.parametrize("chunk", [5, CHUNK])
+@pytest.mark.parametrize("encoding", MARKED)
+def test_a_byte_order_mark_decodes(tmp_path, monkeypatch, encoding, chunk):
+    """Also where a character is cut by the end of what is read at once."""
+    monkeypatch.setattr("plkernel.data.text_files.CHUNK", chunk)
+    text = "Wörter über Wörter 😀\n" * 100
+    (tmp_path / "marked.txt").write_bytes(MARKED[encoding] + text.encode(encoding))
     (tmp_path / "plain.txt").write_text(text, encoding="utf-8")
     marked, plain = (
         joined(file_blocks(tmp_path / f"{name}.txt", b"\n", "text")) for name in ("marked", "plain")
@@ -340,6 +434,11 @@ def test_an_empty_file_does_not_stop_a_folder(tmp_path, name):
             r"gz\.txt is compressed \(gzip\).*name it \*\.gz",
         ),
         ("xz.txt", lzma.compress(b"text"), r"xz\.txt is compressed \(xz\).*name it \*\.xz"),
+        ("bz.txt", bz2.compress(b"text"), r"bz\.txt is compressed \(bzip2\).*name it \*\.bz2"),
+        ("zst.txt", zstandard(b"text"), r"zst\.txt is compressed \(zstd\).*name it \*\.zst"),
+        ("a.docx", b"PK\x03\x04", r"a\.docx is compressed \(zip\).*as it is: unpack it to read"),
+        ("a.xml", b"<a/>", r"a\.xml is read with its syntax: XML"),
+        ("a.HTM", b"<p>", r"a\.HTM is read with its syntax: HTML"),
         ("wide.txt", "a".encode("utf-16"), r"wide\.txt has the byte order mark of utf-16"),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value else "",
@@ -348,6 +447,22 @@ def test_a_file_that_is_not_only_text_is_said_to_be(tmp_path, name, content, mes
     (tmp_path / name).write_bytes(content)
     with pytest.warns(UserWarning, match=message):
         corpora.load(tmp_path / name, cache=tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.txt", b"text"),
+        ("a.txt", codecs.BOM_UTF8 + b"text"),
+        ("a.gz", gzip.compress(b"text", mtime=0)),
+        ("a.csv", b"text\na\n"),
+        ("a.jsonl", b'{"text": "a"}'),
+    ],
+)
+def test_of_text_alone_nothing_is_said(tmp_path, name, content, recwarn):
+    (tmp_path / name).write_bytes(content)
+    corpora.load(tmp_path / name, cache=tmp_path / "cache")
+    assert not list(recwarn)
 
 
 @pytest.mark.parametrize("more", [1, 2])

@@ -44,7 +44,11 @@ def test_pieces_end_behind_line_breaks(tokenizer_file: Callable[..., Path]) -> N
     encode = read_tokenizer(tokenizer_file(TEXT))
     lines = "".join(f"x{number} = {number}\n" for number in range(300))
     whole = tokenised(as_bytes(lines), encode)
-    cut = tokenised(as_bytes(lines), encode, piece=100)
+    shares: list[float] = []
+    cut = tokenised(as_bytes(lines), encode, piece=100, progress=shares.append)
+    assert len(shares) > 10
+    assert min(shares) > 0
+    assert sum(shares) == pytest.approx(1.0)
     assert cut.ids.tolist() == whole.ids.tolist()
     assert cut.ends.tolist() == whole.ends.tolist()
 
@@ -104,6 +108,15 @@ def test_no_special_tokens_are_added(tokenizer_file: Callable[..., Path]) -> Non
     known.save(str(path))
     assert known.encode(TEXT).ids == [0, *plain.ids.tolist()]
     assert tokenised(as_bytes(TEXT), read_tokenizer(path)).ids.tolist() == plain.ids.tolist()
+
+
+def test_bytes_of_no_token_are_counted_in_all_pieces(tokenizer_file: Callable[..., Path]) -> None:
+    """Spaces between words; a piece may have nothing but these."""
+    encode = read_tokenizer(tokenizer_file(TEXT, kind="words"))
+    text = as_bytes("x = 1\n    \ny = 2\n")
+    found = tokenised(text, encode, piece=6)
+    assert found.dropped == text.size - 6
+    assert found.ends.tolist() == tokenised(text, encode).ends.tolist()
 
 
 def test_an_empty_text_has_no_tokens(tokenizer_file: Callable[..., Path]) -> None:

@@ -1,6 +1,7 @@
 """A checkpoint names its run and notices damage; one of another run, or damaged, fills nothing."""
 
 import errno
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,15 +14,21 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from plkernel.decays.tensors import open_checkpoint
+from plkernel.models.rwkv7 import RWKV7, RWKV7Config
 from plkernel.models.state import State
 from plkernel.training.checkpoint import (
     _sized,
     apart,
+    check_free,
+    check_own,
     digest_of,
     first_nan,
+    foreign_code,
     load_checkpoint,
     load_state,
+    open_model,
     save_checkpoint,
+    save_model,
 )
 from plkernel.training.folder import RunProgress
 
@@ -104,6 +111,35 @@ def test_every_flipped_bit_of_the_tensors_is_noticed(path: Path) -> None:
         content[bit // 8] ^= 1 << bit % 8
         path.write_bytes(content)
         refused(path, "the digest is not that of the content")
+
+
+def test_a_frozen_parameter_has_no_moments_and_a_mean_of_weights_comes_back(tmp_path: Path) -> None:
+    """What a run goes on from, where it trains a part of a model and takes a mean."""
+
+    def part(seed: int) -> tuple[Parts, torch.optim.AdamW]:
+        model = Parts(seed)
+        model.vector.requires_grad_(False)
+        return model, torch.optim.AdamW([model.matrix])
+
+    model, optimizer = part(0)
+    (model.matrix @ model.vector).square().sum().backward()
+    optimizer.step()
+    optimizer.state[model.matrix]["average"] = 2 * model.matrix.detach()
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(path, model, optimizer, PROGRESS, CONFIG)
+    other, other_optimizer = part(1)
+    assert load_checkpoint(path, other, other_optimizer, CONFIG) == PROGRESS
+    assert torch.equal(other.vector, model.vector)
+    found = other_optimizer.state[other.matrix]
+    for name in ("exp_avg", "exp_avg_sq", "average"):
+        assert torch.equal(found[name], optimizer.state[model.matrix][name])
+
+
+def test_a_file_that_is_cut_off_anywhere_is_noticed(path: Path) -> None:
+    whole = path.read_bytes()
+    for size in (*range(0, len(whole), 37), len(whole) - 1):
+        path.write_bytes(whole[:size])
+        refused(path, r"checkpoint .* must be whole and of this model, got another \(")
 
 
 def test_types_and_shapes_are_those_of_the_model(path: Path) -> None:
@@ -334,3 +370,76 @@ def test_a_model_larger_than_its_file_is_refused_before_it_takes_memory() -> Non
     assert devices == ["meta"]
     held.numbers = lambda: 20
     assert _sized(built, {}, held).weight.device.type == "cpu"
+
+
+@pytest.mark.parametrize("name", ["config.json", "checkpoint.safetensors"])
+def test_a_folder_with_a_part_of_a_model_is_not_free(name: str, tmp_path: Path) -> None:
+    check_free(tmp_path)
+    (tmp_path / name).write_text("")
+    message = f"out must hold no model, got {tmp_path} with a {name}; choose another folder"
+    with pytest.raises(ValueError, match=message):
+        check_free(tmp_path, "out")
+
+
+def test_a_folder_whose_name_is_not_utf8_is_not_free(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"out must be a path in UTF-8, got '.*x.udcff'"):
+        check_free(tmp_path / "x\udcff", "out")
+
+
+@pytest.mark.parametrize("name", ["a.gguf", "a.pth", "a.pt", "a.bin", "a.ckpt"])
+def test_files_of_other_software_are_no_models(name: str, tmp_path: Path) -> None:
+    """An official checkpoint alone can be converted."""
+    path = tmp_path / name
+    check_own(path)  # there is no such file, which is said elsewhere
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"must be one of plkernel's own, got .*inspect") as caught:
+        check_own(path)
+    assert ("plkernel.load converts" in str(caught.value)) == (name == "a.pth")
+
+
+def test_models_of_transformers_are_told_by_the_file_beside_them(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"")
+    for path in (tmp_path, weights):
+        check_own(path)
+    (tmp_path / "config.json").write_text('{"model_type": "mamba2"}')
+    for path in (tmp_path, weights):
+        with pytest.raises(ValueError, match=r", whose config\.json names a model_type; plkernel"):
+            check_own(path)
+
+
+def test_the_code_of_a_model_is_named_by_its_folder_and_by_its_checkpoint(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    checkpoint.write_bytes(b"")
+    found = []
+    for content in (None, {"model": {"kind": "ssm"}}, {"model": {"kind": "own:Model"}}, {}):
+        if content is not None:
+            (tmp_path / "config.json").write_text(json.dumps(content))
+        found.append((foreign_code(tmp_path), foreign_code(checkpoint)))
+    assert found == [(None, None), (None, None), ("own:Model", "own:Model"), (None, None)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": True}, "seed must be a whole number from 0, got True"),
+        ({"train": {"context": 0}}, "train.context must be a whole number from 1, got 0"),
+        ({"train": {"context": True}}, "train.context must be a whole number from 1, got True"),
+    ],
+)
+def test_numbers_that_no_run_has_are_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """A model that is saved alone has neither a seed nor a context."""
+    model = RWKV7(RWKV7Config(dim=16, layers=1, head_size=16, backend="reference"))
+    save_model(tmp_path / "alone", model, "test")
+    opened, config, step = open_model(tmp_path / "alone")
+    assert step == 0
+    assert not opened.training
+    tampered = tmp_path / "tampered"
+    save_checkpoint(
+        tampered / "checkpoint.safetensors", model, None, RunProgress(), config | changes
+    )
+    (tampered / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(ValueError, match=message):
+        open_model(tampered)

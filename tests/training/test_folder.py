@@ -3,7 +3,9 @@
 import errno
 import json
 import os
+import time
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 from zlib import crc32
 
@@ -32,6 +34,7 @@ TRACE = "Traceback (most recent call last):\n  File ...\nValueError: no such luc
         ({"status": DIVERGED, "error": None}, "diverged"),
         ({"status": FAILED, "error": TRACE}, "failed (ValueError: no such luck)"),
         ({"status": FAILED}, "failed (no reason recorded)"),
+        ({"status": FAILED, "error": " \n"}, "failed (no reason recorded)"),
     ],
 )
 def test_the_end_of_a_run_is_told_in_a_few_words(
@@ -59,18 +62,32 @@ def test_a_row_is_on_the_disk_and_its_place_in_the_progress(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[int] = []
-    monkeypatch.setattr(os, "fsync", flushed.append)
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_size))
     begun(folder)
     flushed.clear()
     first = folder.append(ROW, RunProgress(step=1))
     second = folder.append({**ROW, "step": 2}, first)
     content = (folder.path / METRICS).read_bytes()
-    assert len(flushed) == 2
+    assert flushed == [first.metrics_bytes, second.metrics_bytes]
     assert [json.loads(line) for line in content.splitlines()] == [ROW, {**ROW, "step": 2}]
     assert (second.metrics_bytes, second.metrics_crc) == (len(content), crc32(content))
     assert second.step == 1
     with pytest.raises(ValueError, match="not JSON compliant"):
         folder.append({"val_bpb": float("nan")}, second)
+
+
+def test_a_row_that_finds_no_room_is_told_with_its_file(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system names no file where it is a write that fails."""
+    begun(folder)
+
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match=f"No space left on device: '{folder.path / METRICS}'"):
+        folder.append(ROW, RunProgress())
 
 
 def test_rows_behind_the_checkpoint_are_cut_and_others_are_not(folder: RunFolder) -> None:
@@ -136,11 +153,34 @@ def test_versions_of_the_code_that_a_run_went_on_from_stay(folder: RunFolder) ->
     assert environment()["earlier"] == [{**first, "commit": "b"}, second]
 
 
+@pytest.mark.parametrize("earlier", [3, "ab", ["x"], None])
+def test_an_environment_that_lists_no_versions_is_refused(earlier: Any, folder: RunFolder) -> None:
+    """Nothing is changed: the file may be brought back."""
+    begun(folder)
+    folder.checkpoint.touch()
+    folder.finish({"status": FAILED, "error": "x"})
+    (folder.path / ENVIRONMENT).write_text(json.dumps({"earlier": earlier}))
+    before = {path: path.read_bytes() for path in folder.path.iterdir()}
+    with pytest.raises(ValueError, match=r"environment\.json: earlier must be a list of versions"):
+        begun(folder)
+    assert {path: path.read_bytes() for path in folder.path.iterdir()} == before
+
+
+def test_the_result_of_a_run_makes_no_folder_anew(folder: RunFolder) -> None:
+    """It was moved in the last evaluation: a result alone would stand for a whole run."""
+    begun(folder)
+    folder.path.rename(folder.path.with_name("moved"))
+    with pytest.raises(OSError, match="the folder of the run has gone, and its result with it"):
+        folder.finish({"status": FINISHED})
+    assert not folder.path.exists()
+
+
 @pytest.mark.parametrize(
     ("result", "message"),
     [
         ([], "must say how the run ended, .*; remove it to go on"),
         ({"status": "else"}, "must say how the run ended, .* got {'status': 'else'}"),
+        ({"status": FAILED, "error": 3}, "must say in words what went wrong, got 3; remove it to"),
         (
             {"status": FINISHED},
             "must have steps, bytes, final_val_bpb, best_val_bpb, test_bpb, sec",
@@ -197,6 +237,37 @@ def test_a_folder_is_held_by_one_process(
     with pytest.raises(OSError, match="Input/output error") as caught, locked(folder.path, "x"):
         pass
     assert "mount its file system" not in str(caught.value)
+
+
+def test_a_folder_that_is_let_go_soon_is_waited_for(folder: RunFolder) -> None:
+    """As by the worker of a study whose parent was killed."""
+    begun(folder)
+    is_held = Event()
+
+    def hold() -> None:
+        with locked(folder.path, "x"):
+            is_held.set()
+            time.sleep(0.2)
+
+    other = Thread(target=hold)
+    other.start()
+    is_held.wait(30)
+    with folder.lock():
+        pass
+    other.join()
+
+
+@pytest.mark.parametrize("name", ["arm", "arm/seed-0"])
+def test_a_run_is_not_written_through_a_link(name: str, folder: RunFolder, tmp_path: Path) -> None:
+    """Neither of its own folder nor of that of its arm."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    place = tmp_path / name
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(elsewhere)
+    with pytest.raises(ValueError, match=r"got a symbolic link to .*elsewhere"), folder.lock():
+        pass
+    assert not list(elsewhere.iterdir())
 
 
 def test_a_folder_that_no_checkpoint_can_be_written_to_is_refused(tmp_path: Path) -> None:

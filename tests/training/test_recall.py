@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -269,6 +270,28 @@ def test_sequences_depend_on_seed_and_step_alone_and_none_is_seen_twice() -> Non
     other = RecallTask(replace(LAW, seed=1), TRAIN)
     assert not torch.equal(other.held_out("test", 4), held_out[1])
     assert torch.equal(other.training(0, 7), task.training(0, 7)), "arms of a seed read the same"
+
+
+@pytest.mark.parametrize("seed", [2**63, 2**64 - 1])
+def test_large_seeds_have_sequences_of_their_own(seed: int) -> None:
+    task = RecallTask(LAW, TRAIN)
+    assert not torch.equal(task.training(seed, 7), task.training(seed - 1, 7))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_seeds_of_sequences_have_64_bits(seed: int) -> None:
+    with pytest.raises(ValueError, match=f"seed must lie between 0 and {2**64 - 1}, got {seed}"):
+        RecallTask(LAW, TRAIN).training(seed, 7)
+
+
+# CRC-32 of the windows of a step in either stage and behind them: of runs that were recorded.
+OF_A_STEP = {0: 2302387533, 4: 4087347541, 11: 3871925825}
+
+
+@pytest.mark.parametrize("step", OF_A_STEP)
+def test_sequences_of_training_are_those_of_recorded_runs(step: int) -> None:
+    windows = RecallTask(LAW, TRAIN).training(7, step)
+    assert crc32(windows.numpy().astype(np.uint8).tobytes()) == OF_A_STEP[step]
 
 
 def test_a_run_states_accuracy_and_excess_and_ends_with_its_tests(tmp_path: Path) -> None:

@@ -306,16 +306,18 @@ class LagCorpus(Sequence):
 
         It is a contraction by the sum of the chances.
         """
-        # Half a second to load, for those alone who name such a corpus.
-        from scipy.signal import fftconvolve
+        # For those alone who name such a corpus; scipy.signal takes half a second to load.
+        from scipy.fft import irfft, next_fast_len, rfft
 
         far = self.chances.size
         longest = max(far, int(np.max(lags)))
+        size = next_fast_len(2 * far + longest, real=True)
+        chances = rfft(self.chances, size)
         q = np.append(1.0, np.zeros(longest))
         rounds = np.log(UNSEEN) / np.log(self.chances.sum())
         for _ in range(int(np.ceil(rounds))):
             mirrored = np.append(q[far:0:-1], q)
-            q[1:] = fftconvolve(mirrored, self.chances)[far:][:longest]
+            q[1:] = irfft(rfft(mirrored, size) * chances, size)[far:][:longest]
         return np.asarray(q[np.asarray(lags)])
 
     def _endless(self) -> Iterator[Bytes]:
@@ -375,14 +377,17 @@ class LagCorpus(Sequence):
 
     def bits_per_byte(self) -> float:
         """The mean entropy of the next byte's distribution, over 512 KiB of `blocks`."""
-        from scipy.signal import oaconvolve
+        from scipy.fft import irfft, next_fast_len, rfft
         from scipy.special import entr
 
         longest = self.chances.size
         data = replace(self, size=(1 << 19) + longest).sequence()
+        size = next_fast_len(data.size + longest - 1, real=True)
+        chances = rfft(self.chances, size)
         bits = 0.0
         for symbol in range(self.symbols):
-            copied = oaconvolve(data == symbol, self.chances)[longest - 1 : data.size - 1]
+            alike = rfft(data == symbol, size)
+            copied = irfft(alike * chances, size)[longest - 1 : data.size - 1]
             bits += entr(copied + (1 - self.chances.sum()) / self.symbols).mean() / math.log(2)
         return float(bits)
 

@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from plkernel.common.children import end_with_parent
 from plkernel.common.cli import counted, text_table
@@ -237,6 +236,9 @@ def operations(prepared: Prepared) -> tuple[int, int]:
 
     Only a model of other people's code is really built.
     """
+    # It loads Triton, which runs that are timed apart do without.
+    from torch.utils.flop_counter import FlopCounterMode
+
     condition = prepared.condition
     context = condition.protocol.context
     bare = replace(condition, train=condition.protocol.model_copy(update={"backend": None}))

@@ -4,6 +4,7 @@ Parameters are filled by the scheme, then by the nodes of the arm, then by its f
 """
 
 import functools
+import inspect
 import json
 import math
 from collections.abc import Sequence
@@ -239,9 +240,20 @@ def started(condition: Condition, seed: int, plan: Plan | None = None) -> AnyMod
     return built  # type: ignore[no-any-return]
 
 
-def build_optimizer(
-    model: nn.Module, train: TrainSpec, plan: Plan | None = None
-) -> torch.optim.AdamW:
+class AdamW(torch.optim.AdamW):
+    """torch's AdamW, by the same operations, without the compiler of torch.
+
+    torch wraps these methods for code that is compiled with an optimizer in it. The wrappers import
+    torch._dynamo, sympy and more at the first step, which takes longer than to import torch: every
+    run would begin seconds later.
+    """
+
+    add_param_group = inspect.unwrap(torch.optim.AdamW.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.AdamW.zero_grad)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))  # type: ignore[assignment]
+
+
+def build_optimizer(model: nn.Module, train: TrainSpec, plan: Plan | None = None) -> AdamW:
     """AdamW with the multipliers of the plan for every parameter.
 
     They multiply learning rate, weight decay and eps. Without a plan all are 1, and weight decay
@@ -271,9 +283,7 @@ def build_optimizer(
     groups = optimizer_groups(
         parameters, multipliers, train.learning_rate, train.weight_decay, train.eps
     )
-    optimizer = torch.optim.AdamW(
-        groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True
-    )
+    optimizer = AdamW(groups, lr=train.learning_rate, betas=(train.beta1, train.beta2), fused=True)
     if train.decay_dtype != "float32":
         rounded = [parameters[name] for name in decays]
         _keep_rounded(optimizer, rounded, getattr(torch, train.decay_dtype))

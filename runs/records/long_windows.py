@@ -16,23 +16,16 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from recall_tests import block, start
+from recall_tests import block, start, study_of
 
 from plkernel.analysis.figures.style import INK, PAGE_WIDTH, legend_below, line_style, style
 from plkernel.results.statistics import PairedDifference, mean_interval, paired_difference
-from plkernel.results.study import Study, read_study
 
 RECORDS = Path(__file__).resolve().parent
 STOPPED = ", stopped at T"
 """Behind the name of an arm: its models with decays that do not slow down further than there."""
 Lengths = dict[int, dict[int, float]]
 """Bits by length and by seed."""
-
-
-@cache
-def study_of(name: str) -> Study:
-    """Return a study of this folder, which is read once."""
-    return read_study(RECORDS / name)
 
 
 @cache

@@ -29,10 +29,16 @@ FEWEST = 1000
 """Queries of a distance that are enough for a mean over seeds to be shown."""
 
 
+@cache
+def study_of(name: str) -> Study:
+    """Return a study of this folder, which is read once."""
+    return read_study(RECORDS / name)
+
+
 def tests_of(study: str, test: str) -> dict[str, dict[int, dict[int, Any]]]:
     """Return a test of recall of every finished run, by arm, length and seed."""
     found: dict[str, dict[int, dict[int, Any]]] = {}
-    for run in read_study(RECORDS / study).finished():
+    for run in study_of(study).finished():
         context = run.config["train"]["context"]
         for one in (run.result.recall or {}).get("tests", ()):
             if one["test"] == test:
@@ -70,7 +76,7 @@ def figure(study: str) -> Figure:
     Each block of the study has a row; queries are anywhere behind their pairs ("persistence").
     Means over seeds, and of the leads 95 % t intervals; strokes are seeds.
     """
-    found = read_study(RECORDS / study)
+    found = study_of(study)
     tests = tests_of(study, "persistence")
     baselines = [arm for arm in found.arms if found.against(arm) is None]
     longest = max(tests[baselines[0]])

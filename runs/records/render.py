@@ -34,6 +34,7 @@ import trade
 from comparisons import Lowest, lowest
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from recall_tests import study_of
 from sentences import (
     accuracies,
     blocks,
@@ -68,7 +69,6 @@ from plkernel.results.statistics import (
     paired_difference,
     pointwise_band,
 )
-from plkernel.results.study import read_study
 
 RECORDS = Path(__file__).resolve().parent
 ROOT = RECORDS.parents[1]
@@ -387,7 +387,7 @@ def recall_leads(study: str, test: str) -> str:
 
     In points, with 95 % intervals over seeds.
     """
-    found = read_study(RECORDS / study)
+    found = study_of(study)
     lines = []
     for arm, by_length in recall_tests.tests_of(study, test).items():
         baseline = found.against(arm)
@@ -450,7 +450,7 @@ def heads(study: str) -> str:
     changes = long_windows.levelled(study)
     times = [*next(iter(sizes.values()))]
     lines = []
-    for arm in read_study(RECORDS / study).arms:
+    for arm in study_of(study).arms:
         cells = []
         for length in times[1:]:
             over = [*sizes[arm][length].values()]
@@ -491,7 +491,7 @@ def searched(study: str) -> str:
     rates = sorted({rate for _, rate, _ in by_cell})
     lengths = sorted({length for _, _, length in by_cell})
     lines = []
-    for arm in read_study(RECORDS / study).arms:
+    for arm in study_of(study).arms:
         cells = []
         for rate in rates:
             means = [np.mean(by_cell[arm, rate, length]) for length in lengths]
@@ -643,7 +643,7 @@ def half_lives(study: str) -> str:
     """Return median and longest half-life of the arms of a study, at the start and at the end in
     both blocks.
     """
-    lines, read = [], read_study(RECORDS / study)
+    lines, read = [], study_of(study)
     for arm, memories in (pair for of in groups(read).values() for pair in of.items()):
         before, after = (
             np.exp(np.log(one.half_lives[..., [3, 6]]).mean(axis=0)) for one in memories
@@ -915,7 +915,7 @@ def dose_figure() -> Figure:
     with 95 % t intervals. The last series is the EMA baseline at the rate of memory-text, whose
     runs read the same bytes from the same start.
     """
-    study, other = (read_study(RECORDS / f"memory-{name}") for name in ("shortness", "text"))
+    study, other = (study_of(f"memory-{name}") for name in ("shortness", "text"))
     series = {"EMA, own scale": "_ema", "EMA, scale of the baseline": "-matched_ema", "LRU": "_lru"}
     series["EMA baseline at 1.13e-2"] = ""
     with style():
@@ -1085,7 +1085,7 @@ def reach_figure() -> Figure:
 
 def starts_figure(name: str) -> Figure:
     """Draw the losses of the arms of a study minus that of the baseline over bytes read."""
-    study, paired = read_study(RECORDS / name), {}
+    study, paired = study_of(name), {}
     base = study.curves(str(study.baseline))
     for arm in (arm for arm in study.arms if arm != study.baseline):
         paired[f"{arm} minus {study.baseline}"] = [
@@ -1097,9 +1097,7 @@ def starts_figure(name: str) -> Figure:
 if __name__ == "__main__":
     for document in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))):
         document.write_text(render(document.read_text()))
-    text, lags, markov = (
-        groups(read_study(RECORDS / f"memory-{name}")) for name in ("text", "lags", "markov")
-    )
+    text, lags, markov = (groups(study_of(f"memory-{name}")) for name in ("text", "lags", "markov"))
     panels = {"Source code, EMA": text["ema"], "Source code, LRU": text["lru"]}
     panels |= {"Lags, 0.7": lags["lags-0.7"], "Markov chain": markov[""]}
     figures = {
@@ -1116,7 +1114,7 @@ if __name__ == "__main__":
         figures[f"{one}/losses"] = long_windows.figure(one)
     figures["recall-mamba2-weighted/trade"] = trade.figure()
     for one in (*minima.CURVES, *minima.OTHER_MODELS):
-        curves = rate_figure(curve_results(read_study(RECORDS / one)), "bits per byte")
+        curves = rate_figure(curve_results(study_of(one)), "bits per byte")
         assert curves is not None
         figures[f"{one}/curves"] = curves
     figures["rates/ends"] = minima.figure()

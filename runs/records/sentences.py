@@ -31,7 +31,7 @@ import long_windows
 import numpy as np
 import recall_tests
 from comparisons import POOLED, Compared, PooledEffect, random_effects
-from recall_tests import tests_of
+from recall_tests import study_of, tests_of
 from scipy.stats import ttest_ind
 
 from plkernel.analysis.nodes import falling_exponent
@@ -48,7 +48,7 @@ from plkernel.results.statistics import (
     mean_interval,
     paired_difference,
 )
-from plkernel.results.study import FinishedRun, Study, StudyRun, read_study
+from plkernel.results.study import FinishedRun, Study, StudyRun
 
 RECORDS = Path(__file__).resolve().parent
 MARKED = re.compile(r"(<!-- ([a-z][a-z-]*)((?: [^\s>]+)*) (\S+) -->)[^<]*(<!-- / -->)")
@@ -120,7 +120,7 @@ STOPPED = ("memory-lags-gpu",)
 def studies() -> dict[str, Study]:
     """Return every study that has ended, by the name of its folder."""
     ended = [path.parents[1] for path in sorted(RECORDS.glob("*/report/table.json"))]
-    return {folder.name: read_study(folder) for folder in ended}
+    return {folder.name: study_of(folder.name) for folder in ended}
 
 
 @cache
@@ -831,15 +831,10 @@ def minimum_difference(
 
 
 @cache
-def _with_pilots(study: str) -> Study:
-    """Return a study of `studies`, or the pilot of one, as in rates-bare/pilot."""
-    return studies()[study] if study in studies() else read_study(RECORDS / study)
-
-
 def _minimum_differences(study: str, text: str) -> dict[str, PairedDifference]:
     """Return the same of every curve but the baseline."""
     found = {}
-    for one in curve_results(_with_pilots(study)):
+    for one in curve_results(study_of(study)):
         difference = one.difference if text == "val" else one.test
         if difference is not None:
             found[one.curve.name] = difference

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -310,13 +311,22 @@ def test_time_and_memory_of_a_real_run(tmp_path: Path, name: str) -> None:
     assert 0.7 < before["memory"] / peak < 1.4
 
 
-def test_a_spec_is_checked_without_the_compiler_of_torch() -> None:
-    """Models of all kinds are built for their facts; loading the compiler would take a second."""
-    code = (
-        "import sys; from plkernel.config.reading import load_spec; from plkernel.training import"
-        " check; [load_spec(name, check) for name in ('quick', 'finch', 'goose')];"
-        " sys.exit('torch._dynamo' in sys.modules)"
-    )
+def test_a_spec_is_checked_and_trained_without_the_compiler_of_torch(
+    tiny_spec: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Models of all kinds are built for their facts; loading the compiler would take seconds."""
+    code = f"""if True:
+        import sys
+        from pathlib import Path
+        from plkernel.config.reading import load_spec
+        from plkernel.training import check
+        for name in ("quick", "finch", "goose"):
+            load_spec(name, check)
+        from plkernel.training.loop import prepare, run_training
+        spec = load_spec(Path({str(tiny_spec(steps=2, eval_every=1))!r}))
+        run_training(prepare(spec, "uniform", 0, Path({str(tmp_path)!r})), progress_bar=False)
+        sys.exit("torch._dynamo" in sys.modules)
+    """
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -231,3 +231,28 @@ def test_a_shape_needs_projections_that_do_not_begin_at_zero() -> None:
     with pytest.raises(ValueError, match=r"which sets .* to zero, where a shape has nothing to"):
         prepared(projection="gain-corrected")
     assert Prepared.of(resolve(model, Arm(projection="gain-corrected"))).parameters > 0
+
+
+def test_the_optimizer_takes_the_steps_of_torch() -> None:
+    """Bit by bit, with weight decay and a closure; hooks of torch see every step."""
+    ways = (torch.optim.AdamW, build.AdamW)
+    seen = []
+    found = []
+    for kind in ways:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 2)
+        optimizer = kind(model.parameters(), lr=0.1, weight_decay=0.5, fused=True)
+        optimizer.register_step_post_hook(lambda made, *_: seen.append(type(made)))
+
+        def loss(model: torch.nn.Linear = model) -> torch.Tensor:
+            value = model(torch.arange(3.0)).square().sum()
+            value.backward()
+            return value
+
+        first = optimizer.step(loss)
+        optimizer.zero_grad()
+        loss()
+        optimizer.step()
+        found.append([first, *map(torch.Tensor.detach, model.parameters())])
+    assert seen == [ways[0]] * 2 + [ways[1]] * 2
+    assert all(map(torch.equal, *found))

@@ -98,7 +98,7 @@ def test_a_byte_costs_the_same_wherever_it_stands(name: str) -> None:
     """In operators and in numbers that they write; over a patch, which is a cycle."""
     drawn = continuation(build(name), b"def ")
     costs = []
-    for start in (8, 80, 800):
+    for start in (8, 80, 240):
         for _ in range(start):
             next(drawn)
         with Cost() as cost:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreting import change_language_once, run_interpreted
+from interpreting import interpret_quickly, run_interpreted
 from operators import OPERATORS, SCAN, STORED, WKV, WKV7, Operator, Problem, Shape
 
 from plkernel.kernels.operators import choose
@@ -599,7 +599,7 @@ def delta_errors() -> tuple[float, float]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    change_language_once()
+    interpret_quickly()
     torch._C._set_deterministic_algorithms(
         True
     )  # torch.empty is filled with NaN: nothing may be left unwritten

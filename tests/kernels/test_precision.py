@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreting import change_language_once
+from interpreting import interpret_quickly
 from operators import WKV, WKV7, Operator
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
@@ -217,5 +217,5 @@ def interpret(one: Operator) -> dict[str, Any]:
 
 if __name__ == "__main__":
     assert operators._HAS_TRITON
-    change_language_once()
+    interpret_quickly()
     print(json.dumps(interpret({"wkv": WKV, "wkv7": WKV7}[sys.argv[1]])))

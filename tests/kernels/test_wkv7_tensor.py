@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreting import change_language_once, run_interpreted
+from interpreting import interpret_quickly, run_interpreted
 from operators import STORED, WKV7, Problem, Shape
 from torch import Tensor
 
@@ -339,7 +339,7 @@ def interpret_long() -> list[float]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    change_language_once()
+    interpret_quickly()
     torch._C._set_deterministic_algorithms(
         True
     )  # torch.empty is filled with NaN: nothing may be left unwritten

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from interpreting import change_language_once, run_interpreted
+from interpreting import interpret_quickly, run_interpreted
 from operators import LIMIT, WKV, Problem, Shape
 
 aot = pytest.importorskip("aot", reason="Triton is not installed (it exists for Linux only)")
@@ -349,7 +349,7 @@ def test_a_gpu_equals_float64(layout: str, shape: Shape) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    change_language_once()
+    interpret_quickly()
     torch._C._set_deterministic_algorithms(
         True
     )  # torch.empty is filled with NaN: nothing may be left unwritten

@@ -16,6 +16,7 @@ import pytest
 from plkernel.analysis.exponentials import power_law_target
 from plkernel.analysis.information.laws import measure_corpus
 from plkernel.analysis.nodes import node_scores, output_std
+from plkernel.commands import report
 from plkernel.commands import trial as command
 from plkernel.common import cli
 from plkernel.common.files import MEASUREMENT, REGISTERED, SPEC, load_json
@@ -564,5 +565,13 @@ def test_the_chain_ends_in_a_page_and_goes_on(
     measured = read_measurement(out)
     assert measured is not None
     assert measured.law is not None
+    pages: list[Path] = []
+
+    def again(comparison: Any, out: Path) -> Path:
+        pages.append(out)
+        return out
+
+    monkeypatch.setattr(report, "write_comparison", again)
     cli.main(command.command, given)  # all runs have finished: only the page is written again
+    assert pages == [out / "report"]
     assert "goes on with" in capsys.readouterr().out

@@ -109,7 +109,7 @@ def test_where_the_rule_allows_pairs_memory_ends_where_it_does() -> None:
     q = 0.6
     lags = np.array([1, 2, 4, 8, 16, 32, 64])
     exact = potts_information(q**lags, 300)
-    information, correlation = symbol_curves(chain(300, 3 * fewest_pairs(300), q), lags, blocks=16)
+    information, correlation = symbol_curves(chain(300, 3 * fewest_pairs(300), q), lags, blocks=8)
     assert information.estimator == "jackknife"
     assert correlation.estimator == "repeats"
     variance = 1 + 2 * q**2 / (1 - q**2)
@@ -131,7 +131,7 @@ def test_below_the_rule_memory_would_seem_to_last(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ValueError, match="to count pairs of 300 different ones"):
         symbol_curves(data, [64], estimator="jackknife")
     monkeypatch.setattr(alphabets, "PAIRS", 1)
-    information, _ = symbol_curves(data, [64], estimator="jackknife")
+    information, _ = symbol_curves(data, [64], estimator="jackknife", blocks=8)
     assert information.values[0] > 0.5 * information.floor[0]
     assert potts_information(np.array([0.8**64]), 300)[0] < 1e-9
     repeats, _ = symbol_curves(data, [64], estimator="repeats")
@@ -170,7 +170,7 @@ def test_independent_symbols_show_nothing(symbols: int) -> None:
     size = fewest_pairs(300)
     for seed in range(2):
         data = numbered(np.random.default_rng(seed).integers(0, symbols, size))
-        information, _ = symbol_curves(data, log_lags(200, 8), blocks=20)
+        information, _ = symbol_curves(data, log_lags(200, 8), blocks=10)
         assert information.estimator == ("jackknife" if symbols == 300 else "repeats")
         assert judge(information).kind == "none"
 

@@ -1,6 +1,5 @@
 """The folder of one run: configuration, rows, result, and the lock that keeps others out."""
 
-import errno
 import json
 import os
 import re
@@ -225,16 +224,7 @@ class RunFolder:
             os.truncate(path, progress.metrics_bytes)
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Record how the run ended.
-
-        Raises OSError, and makes no folder, where that of the run has gone.
-        """
-        if self.is_gone:
-            raise FileNotFoundError(
-                errno.ENOENT,
-                "the folder of the run has gone, and its result with it",
-                str(self.path),
-            )
+        """Record how the run ended."""
         save_json(self.path / RESULT, dict(result))
 
 

@@ -1,5 +1,6 @@
 """One run: its task, its steps and evaluations, and how it is resumed."""
 
+import errno
 import math
 import os
 import signal
@@ -582,8 +583,8 @@ def run_training(
     """Train, or go on from the last checkpoint; returns the result.
 
     The scalars of its curves go to `logger` too. Raises KeyboardInterrupt after Ctrl-C (or when
-    process `stop_with`, the parent, has ended), with the last step saved. Any other failure is
-    recorded in the run folder and raised.
+    process `stop_with`, the parent, has ended), with the last step saved, and OSError where the
+    folder has gone at the end. Any other failure is recorded in the run folder and raised.
     """
     folder = task.folder
     if logger:
@@ -608,6 +609,12 @@ def run_training(
             if not folder.is_gone:
                 folder.finish({"status": status, "error": trace})
             raise
+        if folder.is_gone:  # a result alone, in a folder made anew, would stand for a whole run
+            raise FileNotFoundError(
+                errno.ENOENT,
+                "the folder of the run has gone, and its result with it",
+                str(folder.path),
+            )
         folder.finish(result)
         return result
 

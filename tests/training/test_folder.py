@@ -166,15 +166,6 @@ def test_an_environment_that_lists_no_versions_is_refused(earlier: Any, folder: 
     assert {path: path.read_bytes() for path in folder.path.iterdir()} == before
 
 
-def test_the_result_of_a_run_makes_no_folder_anew(folder: RunFolder) -> None:
-    """It was moved in the last evaluation: a result alone would stand for a whole run."""
-    begun(folder)
-    folder.path.rename(folder.path.with_name("moved"))
-    with pytest.raises(OSError, match="the folder of the run has gone, and its result with it"):
-        folder.finish({"status": FINISHED})
-    assert not folder.path.exists()
-
-
 @pytest.mark.parametrize(
     ("result", "message"),
     [

@@ -332,6 +332,23 @@ def test_nothing_is_saved_to_a_folder_that_has_gone(
     assert not (tmp_path / "out").exists()
 
 
+def test_the_result_of_a_run_makes_no_folder_anew(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was moved in the last evaluation: a result alone would stand for a whole run."""
+    evaluate = Training.result
+
+    def evaluate_and_move(training: Training) -> dict[str, Any]:
+        result = evaluate(training)
+        (tmp_path / RUN).rename(tmp_path / "moved")
+        return result
+
+    monkeypatch.setattr(Training, "result", evaluate_and_move)
+    with pytest.raises(OSError, match="the folder of the run has gone, and its result with it"):
+        train(tiny_spec(), tmp_path)
+    assert not (tmp_path / RUN).exists()
+
+
 def test_a_signal_ends_the_evaluation_at_the_end_at_once(
     tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

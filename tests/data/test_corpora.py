@@ -158,6 +158,11 @@ def test_windows_are_those_of_recorded_runs():
     np.testing.assert_array_equal(fixed, [data[start : start + 65] for start in starts])
 
 
+def test_windows_of_a_carried_state_begin_where_those_of_recorded_runs_do():
+    numbers = np.arange(250, dtype=np.uint8)
+    assert carried_windows(numbers, 8, 3, 7, 2)[:, 0].tolist() == [56, 139, 222]
+
+
 @pytest.mark.parametrize("seed", [1, 2**62, 2**63 - 1, 2**63, 2**64 - 1])
 @pytest.mark.parametrize("draw", [training_windows, carried_windows])
 def test_neighbouring_seeds_read_other_bytes(draw, seed):

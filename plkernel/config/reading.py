@@ -136,9 +136,14 @@ def _is_design(values: Options) -> bool:
 
 
 def _check_levels(values: Options) -> None:
-    """Raise ValueError for a design whose arms look written out, which passes it over."""
+    """Raise ValueError for `levels` in an arm of a design.
+
+    With them all arms would pass for written out, and `expanded` would leave the design as it is.
+    """
+    if not _is_design(values):
+        return
     for name, arm in _tables(values.get("arms")).items():
-        if _is_design(values) and arm.get("levels") is not None:
+        if arm.get("levels") is not None:
             raise ValueError(
                 f"arms.{name}: levels must be left out in a design, which fills them in, got"
                 f" {shown(arm['levels'])}"

@@ -320,7 +320,9 @@ def _hub(rest: str, separator: bytes, column: str) -> Source:
         raise ValueError(
             f"corpus must be hf:NAME[:CONFIG[:SPLIT]], e.g. {PRESETS['wiki-pt']}, got 'hf:{rest}'"
         )
-    if os.path.isdir(name):  # `datasets` would read it, and its cache would not see it change
+    # `datasets` would read a folder, and its cache would not see it change. Path.is_dir raises
+    # OSError for a name that is too long for a file.
+    if os.path.isdir(name):
         raise ValueError(
             f"corpus must be named without 'hf:' where it is a folder here, got 'hf:{rest}'"
         )

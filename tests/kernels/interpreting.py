@@ -33,7 +33,10 @@ def run_interpreted(*arguments: str) -> Any:
 
 
 def interpret_quickly() -> None:
-    """In such a process: spare the interpreter what changes no result, half of its time."""
+    """In such a process: leave out work of the interpreter that changes no result.
+
+    It is half of the interpreter's time.
+    """
     from triton.runtime import interpreter
 
     _change_language_once()
@@ -65,7 +68,7 @@ def _change_language_once() -> None:
 
 
 def _remembered(numpy_type: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The interpreter's types of numpy: it writes a table of them for each that it looks up."""
+    """Look each type of numpy up once: the interpreter makes a table of all for every lookup."""
     of_numbers = cache(numpy_type)
 
     def found(kind: Any) -> Any:
@@ -76,10 +79,9 @@ def _remembered(numpy_type: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _scan_by_slices(self: Any, inputs: Sequence[Any]) -> list[Any]:
-    """tl.associative_scan, whose function combines all elements of two places along the axis at
-    once.
+    """Compute tl.associative_scan with one call of its function for each place along the axis.
 
-    The interpreter calls it for every element.
+    The interpreter calls the function for every element.
     """
 
     def tensors(values: Sequence[Any]) -> list[Any]:

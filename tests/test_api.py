@@ -155,13 +155,14 @@ def test_measure_takes_bytes_arrays_and_names(tmp_path: Path) -> None:
     assert all(one.information == direct for one in found)
 
 
-def test_another_column_is_named_as_python_does(tmp_path: Path) -> None:
-    """The message of the command names its option, --column."""
+def test_another_column_is_named_for_commands_python_and_specs_alike(tmp_path: Path) -> None:
+    """It is --column for a command, column= in Python and corpus.column in a spec."""
     path = tmp_path / "rows.jsonl"
     path.write_text('{"body": "a"}\n')
-    with pytest.raises(ValueError, match="column=") as raised:
-        plkernel.measure(path)
-    assert "--" not in str(raised.value)
+    for read in (plkernel.measure, plkernel.load_corpus):
+        with pytest.raises(ValueError, match="with the option column") as raised:
+            read(path)
+        assert "--" not in str(raised.value)
 
 
 def test_what_is_no_part_of_the_curve_is_named_where_a_measurement_is_shown() -> None:

@@ -103,7 +103,8 @@ def _given(tokens: Sequence[str]) -> list[tuple[str, list[str]]]:
             given[-1][1].append(token)
         else:
             raise ValueError(
-                f"an option must come before its value, got {token!r} alone; see --help"
+                f"an option must come before its value, got {token!r} alone; a switch such as"
+                " --dry-run takes no value; see --help"
             )
     return given
 

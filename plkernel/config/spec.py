@@ -158,6 +158,8 @@ class Spec(Section):
         self._check_compared()
         if not any(self.model_of(name).is_causal for name in self.arms):
             self._check_measured_of_causal()
+        if len(set(self.report_steps)) != len(self.report_steps):
+            raise ValueError(f"report_steps must be different steps, got {list(self.report_steps)}")
         for step in self.report_steps:
             if step <= self.train.total_steps:
                 self._check_evaluated(step, "report_steps")

@@ -82,7 +82,9 @@ def text_block(array: Any, separator: bytes) -> Chunk:
         pa.string_view(),
         pa.binary_view(),
     ):
-        raise ValueError(f"the column must hold text, got {kind}; name another with --column")
+        raise ValueError(
+            f"the column must hold text, got {kind}; name another with the option column"
+        )
     return documents(array.cast(kind).cast(pa.large_binary()).drop_null().to_pylist(), separator)
 
 
@@ -298,7 +300,7 @@ def _json_texts(handle: BinaryIO, column: str) -> Iterator[bytes]:
         elif value is not None:
             raise ValueError(
                 f"line {number}: {column} must be text, got {type(value).__name__}; name another"
-                " column with --column"
+                " with the option column"
             )
     if names:  # an empty file has no text, like an empty text
         _check_column(list(names), column)
@@ -351,7 +353,7 @@ def _check_column(names: list[str], wanted: str) -> None:
     if wanted not in names:
         raise ValueError(
             f"column must be one of {', '.join(names)}, got {wanted!r}; name the one with the text"
-            " with --column"
+            " with the option column"
         )
 
 

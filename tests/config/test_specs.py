@@ -501,6 +501,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"report_steps": [4, 5]},
         "report_steps must be one with an evaluation, every 4 steps and at 12, got 5",
     ),
+    ({"report_steps": [4, 8, 4]}, "report_steps must be different steps, got [4, 8, 4]"),
     ({"arms.power": {"node_rates": [1.0]}}, "node_multipliers must be given"),
     ({"arms.power": {"shortest": 9.0, "longest": 3.0}}, "0 < shortest < longest"),
     ({"arms.power": {"shortest": 0.5}, "model": PATCHES}, "shortest must be between"),
@@ -1361,7 +1362,7 @@ def test_every_form_of_an_option(parse: Callable[..., tuple[Spec, Path | None]])
         (["--outt", "here"], "option must be one of the spec, got --outt; did you mean --out?"),
         (["--zzzz", "1"], "option must be one of the spec, got --zzzz; --help lists the options"),
         (["--out"], "--out must be a path, got nothing"),
-        (["here"], "an option must come before its value, got 'here' alone"),
+        (["here"], "an option must come before its value, got 'here' alone; a switch such as"),
     ],
 )
 def test_wrong_options_are_one_line(

@@ -217,7 +217,7 @@ def test_endings_say_what_a_file_is_in_any_case(tmp_path, name):
         (
             "a.jsonl",
             b'{"text": 3}\n',
-            "line 1: text must be text, got int; name another column with --column",
+            "line 1: text must be text, got int; name another with the option column",
         ),
         ("a.jsonl", b'{"text": "\\ud800"}\n', "line 1.*surrogate pair"),
         ("a.jsonl", b'{"a":' * 100_000, "line 1 must be a JSON object"),

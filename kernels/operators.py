@@ -124,9 +124,14 @@ def choose(operator: str, backend: str | None, device: torch.device) -> str:
         usable.append("gpu")
     chosen = backend or {"cuda": "gpu", "meta": "cpu"}.get(device.type, device.type)
     if chosen not in usable:
+        hint = ""
+        if device.type == "cuda" and not _HAS_TRITON:
+            hint = "; 'gpu' needs the package triton"
+        elif backend is None:
+            hint = "; the slow reference is chosen only by name"
         raise ValueError(
             f"{operator}: backend must be one of {', '.join(usable)} on {device.type}, got"
-            f" {chosen!r}"
+            f" {backend!r}{hint}"
         )
     is_uncompiled = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
     if chosen == "cpu" and device.type == "cpu" and is_uncompiled:
@@ -501,7 +506,8 @@ def _form(
     precision: str | None,
 ) -> str:
     """The form of a backend and a precision; ValueError for one that does not work with `given`."""
-    name, main = defined.name, given[defined.main]
+    name = defined.name
+    main = given[defined.main]
     form = choose(name, backend, main.device)
     for one, x in given.items():
         if form == "gpu" and x.dtype == torch.float64:

@@ -468,8 +468,13 @@ def _in_two_processes(
         )
         try:
             # One call returns as soon as one process has ended; True is that all have.
-            if not both.join(PATIENCE):
-                both.join(PATIENCE)
+            have_ended = both.join(PATIENCE)
+            if not have_ended:
+                have_ended = both.join(PATIENCE)
+            if not have_ended:
+                raise TimeoutError(
+                    f"not done after {PATIENCE:g} s; does one of them wait for the other?"
+                )
             for rank in range(2):
                 yield from pickle.loads(Path(folder, str(rank)).read_bytes())
         except Exception as error:  # raised in a process, or the end of one

@@ -3,8 +3,10 @@
 import json
 import logging
 import math
+import multiprocessing
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -159,6 +161,75 @@ class ByRank(Model):
                 self.layers[1].A_log += torch.distributed.get_rank()  # type: ignore[operator]
 
 
+class DrawnByRank(Model):
+    """Draws other steps in every process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if torch.distributed.is_initialized():
+            torch.manual_seed(1 + torch.distributed.get_rank())
+            self.layers[1].reset()  # type: ignore[operator]
+
+
+class WaitsInOneProcess(Model):
+    """The second process is not done for a minute, as where it waits for what never comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if torch.distributed.is_initialized() and torch.distributed.get_rank() == 1:
+            time.sleep(60.0)
+
+
+class WanderingDouble(Wandering):
+    """In float64, of which no copy is made by a conversion."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.double())
+
+
+class RareInHalf(Model):
+    """The seventh of eight seeds alone draws A = 0 in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first: Any = self.layers[0]
+        if first.A_log.dtype == torch.bfloat16 and torch.initial_seed() == SEEDS - 1:
+            nn.init.constant_(first.A_log, -math.inf)
+
+
+class BrokenLoadInHalf(Model):
+    """Its loading has a step of its own, which does not suit bfloat16."""
+
+    def load_state_dict(self, state_dict: Any, **options: Any) -> Any:
+        result = super().load_state_dict(state_dict, **options)
+        first: Any = self.layers[0]
+        if first.A_log.dtype == torch.bfloat16:
+            nn.init.zeros_(first.A_log)
+        return result
+
+
+class EmptyBuffer(Model):
+    """Decays of a layer are a buffer, which its initialisation passes over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        last: Any = self.layers[2]
+        values = last.A_log.detach()
+        del last.A_log
+        last.register_buffer("A_log", values)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, Layer):
+            kept = module.A_log.clone()
+            module.reset()
+            if "A_log" in dict(module.named_buffers()):
+                module.A_log.copy_(kept)  # type: ignore[operator]
+
+
 def of(kind: type[Layer]) -> type[Model]:
     return type(kind.__name__, (Model,), {"kind": kind})
 
@@ -190,11 +261,24 @@ BROKEN: list[tuple[Callable[[], nn.Module], str, str]] = [
     ),
     (Copied, "deepcopy", r"deepcopy: layers.0.A_log\[0\] is 0, promised 0.01"),
     (Wandering, "compiled", r"compiled: layers.2.dt_bias\[0\] is "),
+    (WanderingDouble, "compiled", r"compiled: layers.2.dt_bias\[0\] is "),
     (
         ByRank,
         "two processes",
         r"two processes, sharded: layers.1.A_log\[4\] is 2.60944, promised 1.60944 \(4 of 8",
     ),
+    (
+        DrawnByRank,
+        "two processes",
+        r"two processes, sharded: layers.1.dt_bias\[\d\] is .*, promised .* differ\)",
+    ),
+    (RareInHalf, "bfloat16", r"bfloat16: layers.0.A_log\[0\] is -inf, promised "),
+    (
+        BrokenLoadInHalf,
+        "saved and loaded",
+        r"saved and loaded in bfloat16: layers.0.A_log\[0\] is 0, promised 0.01",
+    ),
+    (EmptyBuffer, "meta", r"meta: layers.2.A_log\[0\] is nan, promised 0"),
     (
         of(Plain),
         "two processes",
@@ -208,6 +292,16 @@ def test_what_every_step_notices(factory: Callable[[], nn.Module], step: str, me
     """And no other step, but those that initialise too."""
     with pytest.raises(AssertionError, match=message):
         assert_decays_survive(factory, inputs=[torch.ones(1, 4)], steps=[step])
+
+
+def test_a_process_that_is_never_done_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In words, not as a missing file, and it is ended."""
+    monkeypatch.setattr("plkernel.testing.PATIENCE", 0.2)
+    with pytest.raises(AssertionError, match=r"^two processes, not done after 0\.2 s; does one"):
+        assert_decays_survive(WaitsInOneProcess, steps=["two processes"])
+    for process in multiprocessing.active_children():
+        process.join(5.0)
+        assert not process.is_alive()
 
 
 class Applied(nn.Module):

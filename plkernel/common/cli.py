@@ -51,8 +51,10 @@ LONG_NUMBER = re.compile(r"(?<![\w./,])(?:\d{36,}|\d{1,3}(?:,\d{3}){11,})(?![\w.
 """A whole number that nobody reads in full, such as one of 300 digits; no part of a path."""
 OPTION = re.compile(r"(?<![\w-])--(?P<name>[a-z]+(-[a-z]+)*)( (?=\d))?")
 """An option of a command in a sentence, with the blank before a number that it is given."""
-OUT_OF_MEMORY = re.compile("can't (allocate memory|start new thread)")
-"""Words of a RuntimeError of torch or Python where memory is short."""
+OUT_OF_MEMORY = re.compile(
+    "can't (allocate memory|start new thread)|(CUDA|HIP) (error: )?out of memory"
+)
+"""Words of a RuntimeError of torch or Python where memory is short, of the machine or of a GPU."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -85,7 +87,10 @@ def existing(path: Path, name: str) -> Path:
         raise ValueError(f"{name} {path}: {error.strerror}") from error
     folder = next(parent for parent in path.parents if parent.is_dir())
     missing = path.relative_to(folder).parts[0]
-    there = [item.name for item in folder.iterdir()]
+    try:
+        there = os.listdir(folder)
+    except OSError:  # a folder that may be entered and not listed, as other people's often are
+        there = []
     close = difflib.get_close_matches(missing, there, n=1, cutoff=0.5)
     hint = f"; did you mean {folder / close[0]}?" if close else ""
     raise ValueError(f"{name} {path}: no such file or folder{hint}")
@@ -120,7 +125,7 @@ def main_of(commands: Mapping[str, Callable[..., Any]], description: str) -> Non
         options: dict[str, Any] = {"prog": program(), "description": description, "args": given}
         chosen = commands.get(given[0]) if given else None
         if chosen:
-            check_given_values(chosen, given[1:])
+            _check_words(chosen, given[1:])
         _in_one_line(lambda: subcommand_cli_from_dict(bound, **options), chosen, given)()
 
     report_errors(run)
@@ -141,9 +146,7 @@ def parse(
     import tyro
 
     given = sys.argv[1:] if args is None else args
-    _check_repeats(command, given)
-    check_empty_paths(command, given)
-    check_given_values(command, given)
+    _check_words(command, given)
     about = inspect.getdoc(getattr(command, "func", command)) or ""
     text, _, _ = about.partition("\n\nArgs:")
     described = f"{text}\n\n{more}".strip()
@@ -152,6 +155,13 @@ def parse(
         lambda: tyro.cli(_bound(command), description=described, **options), command, given
     )
     return (parsed, []) if whole else parsed
+
+
+def _check_words(command: Callable[..., Any], given: Sequence[str]) -> None:
+    """Raise ValueError for arguments that tyro takes in another sense than they were meant."""
+    _check_repeats(command, given)
+    check_empty_paths(command, given)
+    check_given_values(command, given)
 
 
 def _check_repeats(command: Callable[..., Any], given: Sequence[str]) -> None:
@@ -309,7 +319,8 @@ def _open_closed_streams() -> None:
 def _user_message(error: Exception) -> str | None:
     """Return what to say of an error that the user can mend; None for a fault of the program."""
     message = str(error)
-    if isinstance(error, MemoryError) or OUT_OF_MEMORY.search(message):
+    is_of_torch = isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(message)
+    if isinstance(error, MemoryError) or is_of_torch:
         return f"out of memory, {told(error)}"
     if not isinstance(error, USER_ERRORS):
         return None
@@ -349,7 +360,7 @@ def imported(name: str, option: str) -> Any:
     module, _, attributes = name.partition(MARK)
     try:
         result = functools.reduce(getattr, attributes.split("."), import_module(module))
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script ends by the latter as it is imported
         raise ValueError(f"{option} {name!r}: importing {module} raised {told(error)}") from error
     if not callable(result):
         raise ValueError(

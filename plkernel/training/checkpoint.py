@@ -426,7 +426,7 @@ def _saved(content: Mapping[str, Any]) -> RWKV:
     values = content[name]
     options = values.get("structure", {})
     # Options that a structure no longer has are left out where they are off.
-    kept = {name: value for name, value in options.items() if value or hasattr(Structure, name)}
+    kept = {one: value for one, value in options.items() if value or hasattr(Structure, one)}
     return built(sizes(**{**values, "structure": Structure(**kept)}))
 
 

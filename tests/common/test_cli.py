@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from plkernel.common import cli
 
@@ -50,6 +51,17 @@ def test_a_missing_path_hints_at_what_is_there(tmp_path: Path) -> None:
         cli.existing(tmp_path / "qqq", "folder")
     with pytest.raises(ValueError, match=r"^folder a{300}: File name too long$"):
         cli.existing(Path("a" * 300), "folder")
+
+
+def test_a_path_is_missing_also_in_a_folder_that_may_not_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr("os.listdir", refuse)
+    with pytest.raises(ValueError, match=r"^folder .*/qqq: no such file or folder$"):
+        cli.existing(tmp_path / "qqq", "folder")
 
 
 @pytest.mark.parametrize(
@@ -249,6 +261,62 @@ def test_errors_of_the_system_name_their_place(capsys: Shown) -> None:
         assert said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
+            "OutOfMemoryError",
+        ),
+        (RuntimeError("CUDA error: out of memory\nCompile with"), "RuntimeError"),
+    ],
+)
+def test_a_model_too_large_for_a_gpu_is_one_line(
+    error: Exception, line: str, capsys: Shown
+) -> None:
+    status, said = ended(error, capsys)
+    assert status == 2
+    assert said.startswith(f"error: out of memory, {line}: CUDA ")
+    assert said.count("\n") == 1
+    quoted = f"arm a did not finish: {error}"
+    assert ended(ValueError(quoted), capsys)[1].startswith("error: arm a did not finish: CUDA")
+
+
+def part_with_options(dim: int = 1, out: Path | None = None) -> None:
+    """Show a part."""
+    print(dim, out)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--dim", "2", "--dim", "3"], "--dim must be given once, with all of its values, got it"),
+        (["--out", ""], "--out must be a path, got ''; '.' is the working folder"),
+        (["--dim", "a"], "--dim must be a whole number, got 'a'; see --help"),
+    ],
+)
+def test_a_part_of_a_command_takes_options_as_a_command_does(
+    given: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["test", "part", *given])
+    with pytest.raises(SystemExit) as stop:
+        cli.main_of({"part": part_with_options}, "Parts.")
+    assert stop.value.code == cli.EXIT_BAD_INPUT
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"error: {message}")
+
+
+def test_the_part_of_a_command_is_one_that_it_has(
+    monkeypatch: pytest.MonkeyPatch, capsys: Shown
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["test", "prat"])
+    with pytest.raises(SystemExit):
+        cli.main_of({"part": part_with_options}, "Parts.")
+    expected = "subcommand must be one of the command's, got 'prat'; did you mean 'part'?"
+    assert capsys.readouterr().err == f"error: {expected}\n"
+
+
 def test_an_interrupt_says_what_it_was_told(capsys: Shown) -> None:
     assert ended(KeyboardInterrupt(), capsys) == (130, "\ninterrupted\n")
     assert ended(KeyboardInterrupt("saved\x1b"), capsys) == (130, "\ninterrupted: saved\\x1b\n")
@@ -346,6 +414,24 @@ def test_code_is_run_with_consent_alone() -> None:
     assert cli.imported("os:path.join", "init") is os.path.join
 
 
+def test_a_module_that_ends_as_it_is_imported_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script without a guard of its last line: the command would end, without a word."""
+    (tmp_path / "ends_at_once.py").write_text("raise SystemExit(0)")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"^kind 'ends_at_once:Model': importing .* SystemExit: 0"):
+        cli.imported("ends_at_once:Model", "kind")
+
+
+def test_only_a_closed_terminal_is_passed_over() -> None:
+    """A full disk under the output of a run is not."""
+    with cli.without_terminal():
+        raise OSError(errno.EIO, "Input/output error")
+    with pytest.raises(OSError, match="No space left"), cli.without_terminal():
+        raise OSError(errno.ENOSPC, "No space left")
+
+
 def test_logging_goes_through_the_escapes(capsys: Shown) -> None:
     def command() -> None:
         logging.StreamHandler().emit(logging.makeLogRecord({"msg": "\x07"}))
@@ -400,12 +486,16 @@ def test_help_on_a_terminal_of_a_few_columns_ends_and_has_all_words() -> None:
         assert word in " ".join(help_of[1].replace("│", " ").split())
 
 
-@pytest.mark.parametrize("columns", [1, 40, 200])
+@pytest.mark.parametrize("columns", [1, 40, 200, None])
 def test_a_mistake_is_told_in_whole_words_on_any_terminal(
-    columns: int, monkeypatch: pytest.MonkeyPatch
+    columns: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
+    """Whose width is as it was for what comes after, and unsaid where nothing said it."""
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", str(columns))
     long = f"--{'a-long-name-' * 4}x"
     with pytest.raises(ValueError, match=f"^Unrecognized options: {long}; see --help$"):
         cli.parse(narrow_command, [long], "test")
-    assert os.environ["COLUMNS"] == str(columns)
+    assert os.environ.get("COLUMNS") == (None if columns is None else str(columns))

@@ -306,6 +306,7 @@ def test_a_floor_is_known_of_recall_and_where_there_is_an_optimal_predictor():
     assert set(corpus_names.LAWS) == set(LAWS)
     for name in ("synthetic:beta=1", "synthetic:lags", "synthetic:markov", "synthetic:recall"):
         assert has_floor(name) == (is_recall(name) or predictor_of(name) is not None)
+    assert has_floor("synthetic: lags ,longest=9"), "blanks are passed over, as where it is read"
     assert not has_floor("synthetic:lagsx")
     assert not has_floor("lags")
 

@@ -420,6 +420,24 @@ def test_a_cpu_without_compiled_loops_is_told_which_variable_is_set(
     assert choose("scan", None, torch.device("meta")) == "cpu"
 
 
+@pytest.mark.parametrize(
+    ("place", "has_triton", "message"),
+    [
+        ("mps", True, "reference on mps, got None; the slow reference is chosen only by name"),
+        ("cuda", False, "reference on cuda, got None; 'gpu' needs the package triton"),
+    ],
+)
+def test_a_device_without_a_backend_is_told_what_it_lacks(
+    place: str, has_triton: bool, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody named one, none is said to have been given."""
+    monkeypatch.setattr("plkernel.kernels.operators._HAS_TRITON", has_triton)
+    device = torch.device(place)
+    with pytest.raises(ValueError, match=f"^scan: backend must be one of {message}$"):
+        choose("scan", None, device)
+    assert choose("scan", "reference", device) == "reference"
+
+
 @pytest.mark.parametrize("one", OPERATORS, ids=lambda one: one.name)
 def test_the_reference_computes_where_no_values_can_be_read(one: Operator) -> None:
     given = one.problem("varying", one.shape(5))

@@ -410,6 +410,13 @@ def test_the_fixture_is_the_function(state_survives: Any) -> None:
     assert state_survives is assert_state_survives
 
 
+def test_the_test_of_a_model_looks_at_the_tokens_that_it_is_given() -> None:
+    """And so refuses some that are too few, which random ones never are."""
+    few = torch.ones(2, 5, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"tokens must be a tensor of shape \(2, T\)"):
+        assert_state_survives(Recurrence(), step, tokens=few, vocabulary=VOCABULARY)
+
+
 def test_what_is_no_model_with_numbers_is_refused_by_what_it_is() -> None:
     def in_numpy(model: Any, tokens: Tensor, state: Any, mask: Any) -> tuple[Any, Any]:
         return model(tokens, state, mask)[0].numpy(), None

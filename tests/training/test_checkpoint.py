@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -98,6 +98,23 @@ def refused(path: Path, message: str, **options: Any) -> None:
     with pytest.raises(ValueError, match=message):
         load_checkpoint(path, model, torch.optim.AdamW(model.parameters()), **options)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_checkpoint_that_cannot_be_written_is_named_and_the_old_one_stays(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk, for which the library has an error of its own kind."""
+    before = path.read_bytes()
+
+    def fail(tensors: Any, place: Path, metadata: Any) -> None:
+        Path(place).write_bytes(b"half")
+        raise SafetensorError("Error while serializing: No space left on device")
+
+    monkeypatch.setattr("plkernel.training.checkpoint.save_file", fail)
+    with pytest.raises(OSError, match=rf"^checkpoint {path} cannot be written: .*No space left"):
+        save_checkpoint(path, *trained(), PROGRESS, CONFIG)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_every_flipped_bit_of_the_tensors_is_noticed(path: Path) -> None:
@@ -417,6 +434,32 @@ def test_the_code_of_a_model_is_named_by_its_folder_and_by_its_checkpoint(tmp_pa
             (tmp_path / "config.json").write_text(json.dumps(content))
         found.append((foreign_code(tmp_path), foreign_code(checkpoint)))
     assert found == [(None, None), (None, None), ("own:Model", "own:Model"), (None, None)]
+
+
+def test_the_checkpoint_that_is_named_is_opened_and_not_the_one_of_its_folder(
+    tmp_path: Path,
+) -> None:
+    """And a structure's option of an earlier version, which is off, is passed over."""
+    model = RWKV7(RWKV7Config(dim=16, layers=1, head_size=16, backend="reference"))
+    save_model(tmp_path, model, "test")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["rwkv7"]["structure"]["no_longer_there"] = False
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for name, progress in (("checkpoint", RunProgress()), ("earlier", RunProgress(5))):
+        save_checkpoint(tmp_path / f"{name}.safetensors", model, None, progress, config)
+    found = [open_model(tmp_path / name)[2] for name in ("", "earlier.safetensors")]
+    assert found == [0, 5]
+
+
+@pytest.mark.parametrize(
+    ("trusted", "advice"), [(False, "pass --trust-code"), (None, "give a model of plkernel's own")]
+)
+def test_other_people_s_code_builds_no_model_without_consent(
+    trusted: bool | None, advice: str, path: Path
+) -> None:
+    (path.parent / "config.json").write_text('{"model": {"kind": "own:Model"}}')
+    with pytest.raises(ValueError, match=f"got 'own:Model', which is other.*{advice}"):
+        open_model(path, trusted)
 
 
 @pytest.mark.parametrize(

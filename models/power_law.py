@@ -192,8 +192,9 @@ def _check_options(name: str, form: RateForm, options: Mapping[str, Tensor | flo
 
 
 def _size_of(value: Tensor | float) -> str:
-    """A number, or the shape of a tensor, for a message."""
-    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else f"{value:g}"
+    """A number, or the shape of a tensor or array, for a message."""
+    shape = getattr(value, "shape", ())
+    return f"numbers of shape {tuple(shape)}" if shape else f"{float(value):g}"
 
 
 def _rates_for(tensor: Tensor, nodes: Nodes) -> Tensor:
@@ -265,13 +266,23 @@ def _check_decays(form: RateForm, filled: Tensor, rates: Tensor, given: TensorsB
     narrowed = {name: value.to(precise) for name, value in given.items()}
     decay = torch.exp(-form.rate(filled.to(precise), **narrowed))
     out = ~((decay > 0) & (decay < 1))
-    if out.any():
-        rate = float(rates[out][0])
+    if not out.any():
+        return
+    half_life = _half_life(rates[out][0])
+    kind = str(decay.dtype).removeprefix("torch.")
+    reason = f"so that decays are not {float(decay[out][0]):g} in {kind}"
+    if given and 0.01 < half_life < 1e7:
+        # The nodes are of an ordinary size, so that what stands beside the tensor is not.
+        names = " and ".join(given)
+        got = " and ".join(f"{float(value[out][0]):g}" for value in given.values())
         raise ValueError(
-            "half-lives of nodes must be between about 0.01 and 1e7 steps, so that decays are not"
-            f" {float(decay[out][0]):g} in {str(decay.dtype).removeprefix('torch.')}, got"
-            f" {math.log(2) / rate:.3g} (rate {rate:.3g}); or use a wider type"
+            f"{names} must be of an ordinary size, {reason}, got {got} for a half-life of"
+            f" {half_life:.3g} steps"
         )
+    raise ValueError(
+        f"half-lives of nodes must be between about 0.01 and 1e7 steps, {reason}, got"
+        f" {half_life:.3g} (rate {float(rates[out][0]):.3g}); or use a wider type"
+    )
 
 
 @torch.no_grad()

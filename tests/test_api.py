@@ -155,6 +155,12 @@ def test_measure_takes_bytes_arrays_and_names(tmp_path: Path) -> None:
     assert all(one.information == direct for one in found)
 
 
+@pytest.mark.parametrize("content", ["hello world " * 2000, "one line\nand another"])
+def test_a_text_in_place_of_a_name_is_told_how_to_be_given(content: str) -> None:
+    with pytest.raises(ValueError, match=r"^text must be .* which is no name; .* text\.encode\(\)"):
+        plkernel.measure(content)
+
+
 def test_another_column_is_named_for_commands_python_and_specs_alike(tmp_path: Path) -> None:
     """It is --column for a command, column= in Python and corpus.column in a spec."""
     path = tmp_path / "rows.jsonl"

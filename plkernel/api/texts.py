@@ -42,6 +42,9 @@ plkernel.corpus.
 
 load_corpus = corpora.load
 
+LONGEST_NAME = 255
+"""Characters of the longest name of a file, on the usual file systems."""
+
 
 def measure(
     text: Text,
@@ -172,6 +175,12 @@ def read_text(
     anything else.
     """
     if isinstance(text, str | Path):
+        if _is_content(str(text)):
+            raise ValueError(
+                "text must be bytes, a vector of integers, or the name of a corpus, got a string of"
+                f" {len(str(text)):,} characters, which is no name; give the text itself as"
+                " text.encode()"
+            )
         corpus = corpora.load(text, **reading)
         return corpus, np.asarray(corpus.bytes)
     data = np.frombuffer(text, np.uint8) if _is_bytes(text) else array_of(text)
@@ -188,6 +197,12 @@ def read_text(
     is_array = isinstance(text, np.ndarray | memoryview) and not _is_bytes(text)
     origin = Named("array" if is_array else "bytes", "given")
     return origin, data.astype(np.uint8, copy=False)
+
+
+def _is_content(name: str) -> bool:
+    """True for a string that no file or corpus is called by: of several lines, or too long."""
+    is_too_long = any(len(part) > LONGEST_NAME for part in name.split("/"))
+    return ("\n" in name or is_too_long) and not os.path.exists(name)
 
 
 def array_of(text: Any) -> NDArray[Any]:

@@ -220,7 +220,7 @@ class Probe:
     """Use of the context by a causal model, from `windows` windows of `context` tokens.
 
     unit                 'byte', or 'token' of an alphabet of the model's own
-    bytes_per_token      of the tokens that are predicted in the windows
+    bytes_per_token      of the tokens that are predicted in the windows; None where unknown
     influence            of a token on the prediction of a later one, by their distance
     positions            bits per token by the number of tokens before it in the window
     truncation           bits per token at the last token when only the last so many before it are
@@ -229,13 +229,14 @@ class Probe:
                          None unless its tokens are bytes, and enough
     trained              context of training, where windows are longer
     cost, divergence     those of `plkernel.training.evaluate.beyond`, where windows are longer
-    bits_per_byte_error  standard error of `bits_per_byte` over windows; None for one window
+    bits_per_byte_error  standard error of `bits_per_byte` over windows; None for one window, and
+                         where bytes are unknown
     """
 
     unit: str
     windows: int
     context: int
-    bytes_per_token: float
+    bytes_per_token: float | None
     bits_per_token: float
     influence: Influence
     positions: Means
@@ -247,14 +248,17 @@ class Probe:
     bits_per_byte_error: float | None = None
 
     @property
-    def bits_per_byte(self) -> float:
-        """All bits of the windows over all bytes of the tokens that they predict."""
-        return self.bits_per_token / self.bytes_per_token
+    def bits_per_byte(self) -> float | None:
+        """All bits of the windows over all bytes of the tokens that they predict.
+
+        None where these are unknown.
+        """
+        return None if self.bytes_per_token is None else self.bits_per_token / self.bytes_per_token
 
     def to_dict(self) -> dict[str, Any]:
         """All curves in bits per token, for JSON."""
-        values = {name: value for name, value in vars(self).items() if value is not None}
-        values["bits_per_byte"] = self.bits_per_byte
+        given = {**vars(self), "bits_per_byte": self.bits_per_byte}
+        values = {name: value for name, value in given.items() if value is not None}
         for name, value in values.items():
             if isinstance(value, Curve):
                 columns = value.to_dict()

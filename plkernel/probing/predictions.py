@@ -46,9 +46,9 @@ def check_causal(predict: Predict, windows: Tensor, batch: int = BATCH, seed: in
     """Raise ValueError unless `predict` gives logits that depend on no later token.
 
     Refused are logits that are not numbers, or random, or probabilities, and those that move when
-    a token after them is replaced. Of the first `batch` of `windows` (n,T+1), the last token that
-    is given is replaced, the one before it, and two in the middle: of two neighbours one is not the
-    first of its patch.
+    a token after them, or another window of the batch, is replaced. Of the first `batch` of
+    `windows` (n,T+1), the last token that is given is replaced, the one before it, and two in the
+    middle: of two neighbours one is not the first of its patch.
     """
     windows = as_windows(windows)
     check_draws(seed)
@@ -58,6 +58,7 @@ def check_causal(predict: Predict, windows: Tensor, batch: int = BATCH, seed: in
     known = kept_logits(predict, inputs)
     _check_no_probabilities(known)
     limit = rounding_of(known)
+    _check_windows_apart(predict, inputs, known, limit)
     rng = np.random.default_rng(seed)
     middle = length // 2
     wanted = {length - 1, length - 2, middle, middle - 1}
@@ -75,6 +76,22 @@ def check_causal(predict: Predict, windows: Tensor, batch: int = BATCH, seed: in
                 f" moves the logits at position {last} by {float(moved[last]):.2g};"
                 " give a model that predicts each token from those before it"
             )
+
+
+def _check_windows_apart(predict: Predict, inputs: Tensor, known: Tensor, limit: float) -> None:
+    """ValueError where other tokens in the last of `inputs` (B,T) move the logits of another."""
+    if len(inputs) < 2:
+        return
+    changed = inputs.clone()
+    changed[-1] = changed[-1].flip(0)
+    moved = moved_by(known, logits_of(predict, changed))[:-1].amax(dim=(1, 2))
+    if bool((moved > limit).any()):
+        window = int(moved.argmax())
+        raise ValueError(
+            "the logits of a window must not change with the other windows of its batch, got"
+            f" {float(moved[window]):.2g} of change in window {window}; give batch=1, or a model"
+            " in evaluation mode that looks at each window alone"
+        )
 
 
 def _check_no_probabilities(logits: Tensor) -> None:
@@ -168,9 +185,9 @@ def probe(
     batch         windows in a call of `predict`
     seed          of the tokens that are put in place of others
     step          tokens of a patch: the model starts anew at multiples of so many only
-    unit          what a token is called in tables
-    window_bytes  (n,) bytes of the T predicted tokens of each window, T where a token is a byte.
-                  Bits per byte are all bits over all these bytes
+    unit          what a token is called in tables; 'byte' where each is one
+    window_bytes  (n,) bytes of the T predicted tokens of each window. Bits per byte are all bits
+                  over all these bytes; without them they are unknown, unless `unit` is 'byte'
 
     Raises ValueError for a model that sees ahead, is random, or returns something else than logits
     (`check_causal`).
@@ -179,31 +196,34 @@ def probe(
     context = windows.shape[1] - 1
     read_lags = lags_within(lags, context)
     check_counts(step=step)
-    sizes = _window_sizes(window_bytes, len(windows), context)
+    if window_bytes is None and unit == "byte":
+        window_bytes = np.full(len(windows), context)
+    sizes = None if window_bytes is None else _window_sizes(window_bytes, len(windows))
     check_causal(predict, windows, batch, seed)
     losses = token_losses(predict, windows, batch)
+    bytes_per_token = None
+    error_per_byte = None
+    if sizes is not None:
+        bytes_per_token = float(sizes.sum()) / (len(windows) * context)
+        error_per_byte = ratio_error(losses.sum(axis=1, dtype=np.float64), sizes)
     return Probe(
         unit=unit,
         windows=len(windows),
         context=context,
-        bytes_per_token=float(sizes.sum()) / (len(windows) * context),
+        bytes_per_token=bytes_per_token,
         bits_per_token=float(losses.mean(dtype=np.float64)),
         influence=evaluate.influence(predict, windows, read_lags, batch, seed=seed),
         positions=by_position(losses),
         truncation=evaluate.truncation(predict, windows, batch, step=step),
-        bits_per_byte_error=ratio_error(losses.sum(axis=1, dtype=np.float64), sizes),
+        bits_per_byte_error=error_per_byte,
     )
 
 
-def _window_sizes(
-    window_bytes: ArrayLike | None, windows: int, context: int
-) -> NDArray[np.float64]:
-    """Bytes (n,) of the predicted tokens of each window, `context` unless they are given.
+def _window_sizes(window_bytes: ArrayLike, windows: int) -> NDArray[np.float64]:
+    """Bytes (n,) of the predicted tokens of each window.
 
     ValueError unless they are finite numbers from 0, one for each window, and not all 0.
     """
-    if window_bytes is None:
-        return np.full(windows, float(context))
     try:
         sizes = np.asarray(window_bytes, dtype=np.float64)
     except (TypeError, ValueError):
@@ -291,7 +311,7 @@ def render(result: Probe) -> str:
         f"{result.windows:,} windows of {result.context:,} {unit}s: {result.bits_per_token:.4f}"
         f" bits per {unit}"
     )
-    if unit != "byte":
+    if unit != "byte" and result.bytes_per_token is not None:
         whole += (
             f", {result.bits_per_byte:.4f} bits per byte{_interval(result)}; a token of them is"
             f" {result.bytes_per_token:.2f} bytes"

@@ -294,7 +294,20 @@ def test_every_form_is_tried() -> None:
             [9, 9],
             "dt_bias",
             {"a_log": torch.tensor([0.0, -math.inf])},
-            "so that decays are not nan in .*, got 9 ",
+            "a_log must be of an ordinary size, so that decays are not nan in float32, got -inf for"
+            " a half-life of 9 steps",
+        ),
+        (
+            [9, 9],
+            "a_log",
+            {"dt_bias": -200.0},
+            "dt_bias must be of an ordinary size, .*, got -200 for a half-life of 9 steps",
+        ),
+        (
+            [9, 9],
+            "sigmoid",
+            {"dt_bias": np.zeros(2)},
+            r"dt_bias must be left out with parametrisation 'sigmoid', got numbers of shape \(2,\)",
         ),
         ([9, 9], "dt_bias", {"a_log": torch.zeros(3)}, r"a_log must broadcast .*, got \(3,\)"),
         ([9, 6.93e8], "log_rate", {}, "not 1 in float32, got 6.93e.08"),

@@ -289,6 +289,20 @@ def test_a_model_that_is_random_is_told_so(fault: str, measure: str) -> None:
         MEASURES[measure](RANDOM[fault]())
 
 
+def blended(x: Tensor) -> Tensor:
+    """Adds the mean over the batch, as a batch norm in training does."""
+    logits = markov(x)
+    return logits + logits.mean(dim=0, keepdim=True)
+
+
+@pytest.mark.parametrize("measure", ["influence", "truncation", "probe"])
+def test_a_model_that_looks_at_other_windows_is_told_so(measure: str) -> None:
+    """Its figures would depend on the batch."""
+    with pytest.raises(ValueError, match="must not change with the other windows of its batch"):
+        MEASURES[measure](blended)
+    assert influence(blended, text(3, 16), [1], batch=1).bits
+
+
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -942,8 +956,17 @@ def test_bytes_of_a_token_are_those_of_the_predicted_ones() -> None:
     assert known.bits_per_byte == pytest.approx(known.bits_per_token / 2, rel=1e-12)
     losses = token_losses(markov, windows, 4).sum(axis=1, dtype=np.float64)
     assert known.bits_per_byte_error == pytest.approx(ratio_error(losses, [8, 16, 24]), rel=1e-12)
+
+
+def test_nothing_is_said_of_bytes_where_they_are_unknown() -> None:
+    """Tokens of somebody's own, whose bytes nobody gave, are not bytes."""
+    windows = text(3, 8)
     plain = probe(markov, windows)
-    assert (plain.bytes_per_token, plain.unit, plain.windows, plain.context) == (1.0, "token", 3, 8)
+    assert (plain.unit, plain.windows, plain.context) == ("token", 3, 8)
+    assert plain.bytes_per_token is plain.bits_per_byte is plain.bits_per_byte_error is None
+    assert "byte" not in render(plain)
+    assert not [name for name in plain.to_dict() if "byte" in name]
+    assert probe(markov, windows, unit="byte").bits_per_byte == plain.bits_per_token
 
 
 @pytest.mark.parametrize("place", [1, 3, 4, 6, 7])

@@ -26,8 +26,9 @@ from plkernel.results.judging import (
     read_hypotheses,
     render,
     stepless_note,
+    unmatched_note,
 )
-from plkernel.results.rows import PATTERN, Columns, last_values, read_rows
+from plkernel.results.rows import PATTERN, Columns, last_values, read_rows, unmatched
 
 
 def command(
@@ -66,7 +67,8 @@ def command(
         step: Column of the step; compared is the last that all runs have.
         size: Column of a size, or of anything within which arms are compared.
         run: Column of the name of a run, for files without arm and seed.
-        pattern: Regular expression with the groups arm and seed, for names of runs.
+        pattern: Regular expression with the groups arm and seed, for names of runs; folders of
+            TensorBoard that it does not match are left out.
         at: The step to compare at; runs that ended before it are left out.
         better: Which values are better.
         hope: A difference; tells how many seeds find it 8 times in 10.
@@ -88,10 +90,10 @@ def command(
     check_apart({"out": out / "judge.json"}, [rows, hypotheses])
     every = read_rows(rows, columns)
     values, used = last_values(every, at)
-    notes = []
+    told = [unmatched_note(unmatched(rows, columns))]
     if at is None:
-        told = (early_note(every, used, baseline, stating), stepless_note(every, used))
-        notes = [note for note in told if note is not None]
+        told += [early_note(every, used, baseline, stating), stepless_note(every, used)]
+    notes = [note for note in told if note is not None]
     result = judged(values, baseline, stating, hope, used, notes)
     print(render(result, better), flush=True)
     refuse_links(out)

@@ -209,6 +209,14 @@ def stepless_note(rows: Sequence[Row], step: float | None) -> str | None:
     )
 
 
+def unmatched_note(names: Sequence[str]) -> str | None:
+    """The sentence on event folders that the pattern of names does not match; None for none."""
+    if not names:
+        return None
+    number = counted(len(names), "folder of events", "folders of events")
+    return f"--pattern leaves out {number} that it does not match, such as {names[0]}"
+
+
 def _counted_names(names: Sequence[str]) -> list[str]:
     """Every name once, with the number of its runs where it stands for several."""
     told = []
@@ -244,7 +252,9 @@ def _arms(rows: Sequence[Row]) -> list[str]:
 def _check_values(rows: Sequence[Row], base: str, step: float | None) -> None:
     """ValueError unless the baseline and another arm have finite values."""
     with_values = _arms([row for row in rows if math.isfinite(row.value)])
-    place = "" if step is None else f" at step {step:g}"
+    place = "" if step is None else f" at step {step:g}, and as its last"
+    if step is None and any(row.step is not None for row in rows):
+        place = " as its last"  # all runs diverged, and no step is compared
     if base not in with_values:
         runs = _counted_names([_run_name(row) for row in rows if row.arm == base])
         raise ValueError(
@@ -254,8 +264,8 @@ def _check_values(rows: Sequence[Row], base: str, step: float | None) -> None:
     if len(with_values) < 2:
         without = [arm for arm in _arms(rows) if arm not in with_values]
         raise ValueError(
-            f"rows must hold two arms or more with a finite value{place}, got {base} alone: no run"
-            f" of {_some(without)} has one"
+            "rows must hold two arms or more of which a run has a finite value"
+            f"{place}, got {base} alone: no run of {_some(without)} has one"
         )
 
 
@@ -475,7 +485,7 @@ def render(result: Judged, better: str = "lower") -> str:
     lines = [_headline(result, better)]
     if result.left_out:
         names = ", ".join(_counted_names(result.left_out))
-        place = "" if result.step is None else f" at step {result.step:g}"
+        place = "" if result.step is None else f" at step {result.step:g}, or their last ones,"
         lines.append(f"left out, since their values{place} are missing or not finite: {names}")
     lines += [*result.notes, "", _table(result)]
     step = "" if result.step is None else f", at step {result.step:g}"

@@ -1,5 +1,6 @@
 """The verdict on runs of others: what files say, the numbers of `report`, seeds needed."""
 
+import gzip
 import json
 import math
 import re
@@ -158,7 +159,8 @@ def test_folders_of_tensorboard_are_runs(tmp_path: Path) -> None:
         Row("long", 0, 20.0 + len("long/seed-0"), 20),
         Row("short", 0, 20.0 + len("short/seed-0"), 20),
     ]
-    with pytest.raises(ValueError, match=r"value must be one of its tags, got ''; valid: loss, lr"):
+    told = r"value must be one of its tags, got none; valid: loss, lr"
+    with pytest.raises(ValueError, match=told):
         read_rows(tmp_path)
     with pytest.raises(ValueError, match=r"value must be one of its tags, got ''; valid: loss"):
         read_rows(only, Columns(value=""))
@@ -342,8 +344,25 @@ def test_the_last_step_that_all_runs_have_counts() -> None:
         last_values([*rows, Row("b", 0, 4.0, 3)], 2)
     with pytest.raises(ValueError, match=r"arm 'a' with seed 0 has two values at step 1"):
         last_values([*rows, Row("a", 0, 5.0, 1)])
-    with pytest.raises(ValueError, match=r"the runs have no step in common"):
-        last_values([rows[1], rows[2]])
+
+
+def test_runs_without_a_common_step_are_told_their_steps_and_what_works(tmp_path: Path) -> None:
+    content = "arm,seed,step,value\n"
+    for seed in (0, 1):
+        content += "".join(f"long,{seed},{step},1\n" for step in (10, 20, 30, 40, 50))
+        content += f"short,{seed},8,2.{seed}\n"
+    told = (
+        "rows: runs must have a step in common, got none that all have: arm 'long' with seed 0 has"
+        " 10, 20, 30, ..., 50 and arm 'short' with seed 0 has 8; to compare the last values, write"
+        " a table with the last row of each run and without a column of steps"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+        ended(write(tmp_path, content))
+    last = HEADER + "long,0,1\nlong,1,1\nshort,0,2.0\nshort,1,2.1\n"  # as is told
+    assert judged(ended(write(tmp_path, last))).compared[0].difference.n == 2
+    pairs = [Row("a", 0, 1.0, 1), Row("a", 0, 1.0, 2), Row("b", 0, 1.0, 2), Row("b", 0, 1.0, 3)]
+    with pytest.raises(ValueError, match="arm 'b' with seed 0 has 2, 3 and arm 'c' with seed 0"):
+        last_values([*pairs, Row("c", 0, 1.0, 1)])
 
 
 CHART = "Step,base-0 - loss,base-1 - loss,a-0 - loss,a-1 - loss,b-0 - loss,b-1 - loss\n"
@@ -393,7 +412,10 @@ def test_rows_without_seed_and_step_beside_others_with_steps_are_named(
     assert told in capsys.readouterr().out
     command.command(path, out=tmp_path / "out", at=10)
     shown = capsys.readouterr().out
-    told = "left out, since their values at step 10 are missing or not finite: base, b (2 runs)\n"
+    told = (
+        "left out, since their values at step 10, or their last ones, are missing or not finite:"
+        " base, b (2 runs)\n"
+    )
     assert told in shown
     assert "without a step" not in shown
     assert load_json(tmp_path / "out/judge.json")["left_out"] == ["base", "b", "b"]
@@ -447,6 +469,23 @@ def test_a_run_that_diverged_is_left_out_also_at_a_step_at_which_it_had_not(
     values, step = last_values(rows, at)
     assert step == 10
     assert judged(values, step=step).left_out == ("a/seed-0",)
+
+
+def test_of_a_run_that_diverged_later_no_value_at_the_step_is_called_missing() -> None:
+    """It has a finite value at the step that is compared, so the words name its last one too."""
+    rows = [Row(arm, seed, 1.0 + seed, 10) for arm in ("base", "a") for seed in (0, 1, 2)]
+    later = [Row("a", 0, math.nan, 20)]
+    values, step = last_values([*rows, *later])
+    told = "left out, since their values at step 10, or their last ones, are missing or not finite:"
+    assert f"\n{told} a/seed-0\n" in render(judged(values, step=step))
+    every = [Row("base", seed, math.nan, 20) for seed in (0, 1, 2)]
+    values, step = last_values([*rows, *every])
+    with pytest.raises(ValueError, match="a finite value at step 10, and as its last, got 'base'"):
+        judged(values, step=step)
+    every += [Row("a", seed, math.nan, 20) for seed in (0, 1, 2)]
+    values, step = last_values([*rows, *every])
+    with pytest.raises(ValueError, match="a run with a finite value as its last, got 'base'"):
+        judged(values, step=step)
 
 
 def test_a_run_that_diverged_later_does_not_forbid_a_step_that_it_lacks() -> None:
@@ -513,6 +552,285 @@ def test_numbers_in_columns_of_a_usual_name_are_no_values(
     line = {"label": "a_seed3", "kind": "a", "seed": 3, "step": 5, name: 1, "loss": 1.5}
     path = write(tmp_path, json.dumps(line), "rows.jsonl")
     assert read_rows(path, columns) == [Row("a", 3, 1.5, 5.0)]
+
+
+# Empty cells
+
+KINDS = ("csv", "tsv", "json", "jsonl", "parquet")
+
+
+def logged(folder: Path, cells: list[tuple[Any, ...]], kind: str) -> list[Row]:
+    """The rows of arm, seed, step, loss and val as a logger writes them; None is an empty cell."""
+    import pyarrow
+    from pyarrow import parquet
+
+    names = ("arm", "seed", "step", "loss", "val")
+    path = folder / f"rows.{kind}"
+    objects = [dict(zip(names, row, strict=True)) for row in cells]
+    for one in objects[::2]:  # a key that is missing is the same as null
+        if one["val"] is None:
+            del one["val"]
+    if kind == "parquet":
+        columns = dict(zip(names, zip(*cells, strict=True), strict=True))
+        parquet.write_table(pyarrow.table({name: list(one) for name, one in columns.items()}), path)
+    elif kind == "json":
+        path.write_text(json.dumps(objects))
+    elif kind == "jsonl":
+        path.write_text("\n".join(map(json.dumps, objects)))
+    else:
+        separator = "," if kind == "csv" else "\t"
+        lines = [["" if cell is None else str(cell) for cell in row] for row in [names, *cells]]
+        path.write_text("".join(f"{separator.join(line)}\n" for line in lines))
+    return read_rows(path, Columns(value="val"))
+
+
+def runs_of(steps: dict[int, list[tuple[float | None, float | None]]]) -> list[tuple[Any, ...]]:
+    """Rows of two arms and two seeds with these pairs of loss and val at each step."""
+    return [
+        (arm, seed, step, loss, val)
+        for arm in ("base", "a")
+        for seed in (0, 1)
+        for step, pairs in steps.items()
+        for loss, val in pairs
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_training_and_of_evaluation_at_one_step_are_one_run(
+    kind: str, tmp_path: Path
+) -> None:
+    steps = {step: [(9.0, None), (None, step / 10)] for step in (10, 20)}
+    rows = logged(tmp_path, runs_of(steps), kind)
+    expected = [
+        Row(arm, seed, step / 10, step)
+        for arm in ("base", "a")
+        for seed in (0, 1)
+        for step in (10, 20)
+    ]
+    assert rows == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_cell_at_a_step_at_which_no_run_has_a_value_is_passed_over(
+    kind: str, tmp_path: Path
+) -> None:
+    """Evaluated at every second step, and trained on after the last: nothing is left out."""
+    steps: dict[int, list[tuple[float | None, float | None]]]
+    steps = {10: [(9.0, None)], 20: [(8.0, 2.0)], 30: [(7.0, None)]}
+    further = [("base", 1, 35, 6.0, None), ("a", 0, 35, 6.0, None)]
+    values, step = last_values(logged(tmp_path, [*runs_of(steps), *further], kind))
+    assert (step, [row.value for row in values]) == (20, [2.0] * 4)
+    assert judged(values, step=step).left_out == ()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["nan", "inf", "-inf"])
+def test_a_value_that_is_not_finite_is_no_empty_cell(name: str, kind: str, tmp_path: Path) -> None:
+    """Also at a step at which no other run has a value, and beside a row with an empty one."""
+    diverged = [("a", 0, 20, 9.0, None), ("a", 0, 20, None, float(name))]
+    rows = logged(tmp_path, [*runs_of({10: [(9.0, 1.0)]}), *diverged], kind)
+    assert len(rows) == 5
+    values, step = last_values(rows)
+    assert (step, judged(values, step=step).left_out) == (10, ("a/seed-0",))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_cell_where_other_runs_have_a_value_is_missing(kind: str, tmp_path: Path) -> None:
+    """As pandas writes NaN; two rows of it are one. A run without any value is told, not lost."""
+    cells = [row for row in runs_of({10: [(9.0, 1.0)], 20: [(8.0, 2.0)]}) if row[1:3] != (1, 20)]
+    cells += [("base", 1, 20, 8.0, 2.0), ("a", 1, 20, 8.0, None), ("a", 1, 20, 8.1, None)]
+    cells += [("b", 0, step, 9.0, None) for step in (3, 5, 4)]
+    rows = logged(tmp_path, cells, kind)
+    assert [(row.arm, row.step) for row in rows[-2:]] == [("a", 20), ("b", 5)]
+    values, step = last_values(rows)
+    assert (step, judged(values, step=step).left_out) == (20, ("a/seed-1", "b/seed-0"))
+
+
+def test_a_row_without_seed_step_and_value_beside_others_with_steps_is_no_run(
+    tmp_path: Path,
+) -> None:
+    content = "arm,step,value\nbase,10,1\na,10,2\na,,\n"
+    assert len(read_rows(write(tmp_path, content))) == 2
+    content = "arm,value\nbase,1\na,2\na,\na,\n"  # without steps each row is a run
+    assert len(read_rows(write(tmp_path, content))) == 4
+
+
+# Files that are no table as it is expected
+
+
+def test_arms_and_seeds_in_the_index_of_a_table_are_read_from_parquet(tmp_path: Path) -> None:
+    import pandas
+
+    table = pandas.DataFrame({"arm": ["a", "b"], "seed": [0, 1], "loss": [1.0, 2.0]})
+    path = tmp_path / "rows.parquet"
+    expected = [Row("a", 0, 1.0), Row("b", 1, 2.0)]
+    for written in (table.set_index(["arm", "seed"]), table.set_index("arm"), table[::-1][::-1]):
+        written.to_parquet(path)
+        assert read_rows(path) == expected
+    table.index = pandas.Index([7, 9])  # numbers of rows are no values
+    table.to_parquet(path)
+    assert read_rows(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "separator", "told"),
+    [
+        ("rows.csv", ";", "commas, got semicolons; write commas, and points in decimals"),
+        ("rows.csv", "|", "commas, got bars; write commas, and points in decimals"),
+        ("rows.txt", "\t", "commas, got tabs; name the file .tsv"),
+        ("rows.tsv", ",", "tabs, got commas; name the file .csv"),
+    ],
+)
+def test_another_separator_is_named_with_what_to_write(
+    name: str, separator: str, told: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, (HEADER + "a,0,1\n").replace(",", separator), name)
+    expected = f"{path}: columns must be separated by {told}"
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        read_rows(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("rows.csv.gz", gzip.compress(b"arm"), "got a file packed by gzip; unpack it with gunzip"),
+        ("rows.xlsx", b"PK\x03\x04", "got a ZIP file or a workbook; unpack it, or save its sheet"),
+        (
+            "rows.csv",
+            HEADER.encode("utf-16"),
+            "must be text in UTF-8, got UTF-16; save it as UTF-8",
+        ),
+        ("rows.jsonl", "{}".encode("utf-16"), "must be text in UTF-8, got UTF-16; save it as"),
+    ],
+    ids=["gzip", "workbook", "utf-16", "utf-16 of JSON"],
+)
+def test_files_that_are_packed_and_utf_16_are_told(
+    name: str, content: bytes, told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(told)) as error:
+        read_rows(path)
+    assert str(error.value).startswith(f"{path}: must be ")
+
+
+def test_clocks_of_wandb_are_values_only_where_nothing_else_is(tmp_path: Path) -> None:
+    names = [f"{run} - {metric}" for run in ("a-0", "b-0") for metric in ("_step", "loss")]
+    header = "Step," + ",".join(f"{name},{name}__MIN,{name}__MAX" for name in names)
+    path = write(tmp_path, f"{header}\n10{',10,10,10,1,1,1' * 2}\n")
+    assert ended(path) == [Row("a", 0, 1.0, 10.0), Row("b", 0, 1.0, 10.0)]
+    assert ended(path, Columns(value="_step"))[0] == Row("a", 0, 10.0, 10.0)
+    path = write(tmp_path, "run,_step,_runtime,_timestamp,loss\na-0,10,1.5,99,3\n")
+    assert ended(path) == [Row("a", 0, 3.0, 10.0)]
+    path = write(tmp_path, "run,_step,_runtime\na-0,10,1.5\n")
+    assert ended(path) == [Row("a", 0, 1.5, 10.0)]
+
+
+# Folders of TensorBoard
+
+
+def written_events(folder: Path, values: dict[int, float], tag: str = "val") -> None:
+    """Scalars by step in one file, as the writer of PyTorch makes it."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        for step, value in values.items():
+            writer.add_scalar(tag, value, step)
+
+
+def test_scalars_of_keras_are_read_and_other_tensors_are_not(tmp_path: Path) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.plugins.scalar import summary_v2
+    from tensorboard.plugins.text import summary_v2 as text
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    for arm, value in (("base", 3.0), ("a", 2.5)):
+        writer = EventFileWriter(str(tmp_path / arm / "seed-0"))
+        for step in range(12):  # more than the 10 tensors that are kept unless all are asked for
+            summary = summary_v2.scalar_pb("val", value + step)
+            writer.add_event(Event(step=step, summary=summary))
+        writer.add_event(Event(step=1, summary=text.text_pb("note", "begun")))
+        writer.close()
+    expected = [Row("a", 0, 13.5, 11), Row("base", 0, 14.0, 11)]
+    assert ended(tmp_path) == ended(tmp_path, Columns(value="val")) == expected
+    assert len(read_rows(tmp_path)) == 24
+
+
+def test_a_tag_that_no_folder_has_is_named_with_those_that_there_are(tmp_path: Path) -> None:
+    """One that logged nothing is no run that diverged, as long as nobody has the tag."""
+    written_events(tmp_path / "a/seed-0", {})
+    with pytest.raises(ValueError, match="must hold scalars of runs, got files of TensorBoard wi"):
+        read_rows(tmp_path, Columns(value="loss"))
+    written_events(tmp_path / "base/seed-0", {1: 3.0}, tag="accuracy")
+    told = f"{tmp_path}: value must be one of its tags, got 'loss'; valid: accuracy"
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+        read_rows(tmp_path, Columns(value="loss"))
+    written_events(tmp_path / "b/seed-0", {1: 3.0})
+    with pytest.raises(ValueError, match="got none; valid: accuracy, val"):  # not one of each
+        read_rows(tmp_path)
+
+
+def test_the_folder_that_add_hparams_makes_is_no_run(tmp_path: Path) -> None:
+    """It lies in that of the run, which may have logged nothing, and has tags of its own."""
+    for run, values in (("base/seed-0", {1: 3.0}), ("a/seed-0", {1: 2.0}), ("a/seed-1", {})):
+        written_events(tmp_path / run, values)
+        written_events(tmp_path / run / "1796068101.33", {0: 1.0}, tag="hparam/accuracy")
+    for columns in (Columns(), Columns(value="val")):
+        found = {(row.arm, row.seed, math.isfinite(row.value)) for row in ended(tmp_path, columns)}
+        assert found == {("base", 0, True), ("a", 0, True), ("a", 1, False)}
+    with pytest.raises(ValueError, match="got 'vall'; did you mean 'val'"):
+        read_rows(tmp_path, Columns(value="vall"))
+
+
+def test_a_pattern_chooses_among_event_folders_and_says_what_it_leaves_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `add_scalars` makes one for each curve, in that of the run."""
+    folder = tmp_path / "runs"
+    for arm, value in (("base", 3.0), ("a", 2.0)):
+        for seed in (0, 1):
+            run = folder / arm / f"seed-{seed}"
+            written_events(run, {})
+            written_events(run / "loss_train", {1: 1.0}, tag="loss")
+            written_events(run / "loss_val", {1: value + seed}, tag="loss")
+    with pytest.raises(ValueError, match="give --pattern: folders that it does not match are left"):
+        read_rows(folder)
+    usual = r"(?P<arm>.+)/seed-(?P<seed>\d+)/"
+    command.command(folder, "base", pattern=f"{usual}loss_val", out=tmp_path / "out")
+    told = "--pattern leaves out 8 folders of events that it does not match, such as a/seed-0"
+    assert f"\n{told}\n" in capsys.readouterr().out
+    saved = load_json(tmp_path / "out/judge.json")
+    assert saved["notes"] == [told]
+    assert saved["comparisons"][0]["difference"]["mean"] == -1.0
+    with pytest.raises(ValueError, match=r"pattern must match the name .*; such a name is 'a/seed"):
+        read_rows(folder, Columns(pattern=f"{usual}none"))
+    told = "arm 'a' with seed 0 has two values at step 1, in a/seed-0/loss_train and a/seed-0/loss_"
+    with pytest.raises(ValueError, match=told):
+        read_rows(folder, Columns(pattern=f"{usual}.+"))
+
+
+def test_of_a_resumed_run_the_value_written_last_counts(tmp_path: Path) -> None:
+    run = tmp_path / "a/seed-0"
+    written_events(run, {1: 1.0, 2: 2.0, 3: 3.0})
+    written_events(run, {2: 20.0, 3: 30.0, 4: 40.0})
+    expected = [(1, 1.0), (2, 20.0), (3, 30.0), (4, 40.0)]
+    assert sorted((row.step, row.value) for row in read_rows(tmp_path)) == expected
+
+
+def test_two_values_at_a_step_in_one_event_file_are_refused(tmp_path: Path) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    run = tmp_path / "a/seed-0"
+    written_events(run, {1: 1.0, 2: 2.0})
+    with SummaryWriter(str(run)) as writer:
+        for value in (3.0, 4.0):
+            writer.add_scalar("val", value, 2)
+    told = (
+        r"a/seed-0/events\.out\.tfevents.*: tag 'val' must have one value at a step, got 2 at step"
+        " 2; give --value of another tag, or log it once at a step$"
+    )
+    with pytest.raises(ValueError, match=told):
+        read_rows(tmp_path)
 
 
 # Numbers
@@ -790,7 +1108,7 @@ def test_seeds_are_told() -> None:
 def test_one_arm_is_not_enough() -> None:
     with pytest.raises(ValueError, match="rows must hold two arms or more, got a"):
         judged([Row("a", 0, 1.0), Row("a", 1, 2.0)])
-    told = "with a finite value at step 20, got a alone: no run of b, c has one"
+    told = "a finite value at step 20, and as its last, got a alone: no run of b, c has one"
     rows = [Row("a", 0, 1.0), Row("b", 0, math.nan), Row("c", 0, math.inf)]
     with pytest.raises(ValueError, match=told):
         judged(rows, step=20)
@@ -1024,5 +1342,5 @@ def test_values_without_steps_or_seeds_are_one_for_each_run() -> None:
         last_values([*rows, rows[-1]])
     with pytest.raises(ValueError, match="has two values at step 5; keep one"):
         last_values([Row("b", 0, 1.0, 5.0), Row("b", 0, 2.0, 5.0)])
-    with pytest.raises(ValueError, match="the runs have no step in common; give one"):
+    with pytest.raises(ValueError, match="runs must have a step in common"):
         last_values([Row("a", 0, 1.0, 5.0), Row("b", 0, 2.0, 6.0)])

@@ -84,6 +84,8 @@ class Checkpoint:
     read     a tensor, by its name; ValueError unless it holds floating-point numbers
     numbers  how many numbers all tensors hold together, at most; two in a byte of whole numbers,
              as quantised weights have
+    part     name of the dictionary in the file that was read, if it is one of several
+    copies   names of the others with weights of the same names, as an average of the model
     """
 
     names: tuple[str, ...]
@@ -91,3 +93,5 @@ class Checkpoint:
     size: Callable[[str], int]
     read: Callable[[str], Stored]
     numbers: Callable[[], int]
+    part: str = ""
+    copies: tuple[str, ...] = ()

@@ -79,6 +79,12 @@ WRAPPED = re.compile(
     r"(.+)\.(?:base_layer|original_module|modules_to_save\.[^.]+|_orig_mod)\.(weight|bias)"
 )
 """Names of the tensors of a linear map that peft or torch.compile has wrapped."""
+PARAMETRISED = re.compile(
+    r"(?P<at>(?:.+\.)?)parametrizations\.(?P<name>[^.]+)\.original\d*", re.ASCII
+)
+"""Names of what torch.nn.utils.parametrize stores in place of a parameter: original, or several,
+original0, original1 .., as for weight_norm.
+"""
 COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_blocks")
 """Names of config.json for the number of layers."""
 LANGUAGE_MODELS = ("text_config", "llm_config")
@@ -743,6 +749,26 @@ def names_of(names: Iterable[str]) -> dict[str, str]:
         if wrapped and (f"{wrapped[1]}.{wrapped[2]}" not in known or "modules_to_save" in name):
             known[f"{wrapped[1]}.{wrapped[2]}"] = name
     return known | {name: name for name in names}
+
+
+def plain_name(name: str) -> str:
+    """The name of the parameter that a parametrization makes of a tensor; any other as it is.
+
+    >>> plain_name("layers.0.parametrizations.A_log.original")
+    'layers.0.A_log'
+    """
+    match = PARAMETRISED.fullmatch(name)
+    return f"{match['at']}{match['name']}" if match else name
+
+
+def of_parametrised(plain: str) -> str:
+    """Words for a tensor of which a parametrization makes the parameter `plain`, and a remedy."""
+    last = plain.rpartition(".")[2]
+    return (
+        f"is what a parametrization makes {last} of, and says no half-life alone;"
+        " torch.nn.utils.parametrize.remove_parametrizations before saving stores"
+        f" {last} itself"
+    )
 
 
 def in_order(name: str) -> list[tuple[int, str]]:

@@ -9,7 +9,7 @@ import numpy as np
 from plkernel.analysis.parametrisations import softplus
 from plkernel.decays.families import Family, Floats, Given, gate_bound, kimi
 from plkernel.decays.plausible import LONGEST, transformed
-from plkernel.decays.rates import NUMBERED, Layer, half_lives
+from plkernel.decays.rates import ANY_NUMBER, NUMBERED, Layer, half_lives, said_number
 from plkernel.decays.structure import NOT_FINITE, layers_of, sizes, too_many, unread
 from plkernel.decays.tensors import Checkpoint, rounded, spacing
 
@@ -28,7 +28,11 @@ LOW_PRECISION = (*HALF_PRECISION, "float8_e4m3fn", "float8_e5m2")
 BITS_BY_CHANCE = 10.0
 """Binary digits that all numbers of a tensor lack together, from which on this is no chance."""
 LARGE_PART = 0.25
-"""Share of a tensor from which on numbers that are as they began, or equal, are no chance."""
+"""Share of a tensor from which on numbers that are as they began, or equal, may be no chance."""
+FEWEST_RESET = 4
+"""Numbers of a tensor, and different ones of a formula, from which on they are no coincidence."""
+MOST_FREQUENT = 2
+"""Times that one number is as frequent as any other, from which on it is no pattern."""
 NEARLY_EQUAL = 1e-4
 """Relative difference of half-lives below which they are called equal."""
 MAY_BE_INITIAL = ("zeros", "all equal", "reset", "identical layers")
@@ -71,24 +75,25 @@ def findings(checkpoint: Checkpoint, layers: Sequence[Layer]) -> list[Finding]:
     """Everything wrong or notable in the tensors and half-lives of `layers`, and in names."""
     count = 1 + max((layer.number for layer in layers), default=0)
     seen: list[Finding] = []
-    moved: list[str] = []
+    moved: list[tuple[str, str]] = []
     constant = constant_in_all(layers)
     for layer in layers:
         started = official_starts(layer, count)
         if layer.family.fixed is None and len(started) < len(layer.tensors):
-            moved.append(layer.family.name)
+            moved.append((layer.family.name, _root(layer.module)))
         of_tensors = unless_designed(_of_tensors(layer, started, count), constant)
         seen += _as_owned(layer.family, of_tensors)
         seen += _as_owned(layer.family, _of_half_lives(layer, started))
         seen += _as_owned(layer.family, _of_dtype(layer, started))
-    for name in dict.fromkeys(moved):
-        alike = [layer for layer in layers if layer.family.name == name]
+    for kind in dict.fromkeys(moved):
+        alike = [one for one in layers if (one.family.name, _root(one.module)) == kind]
         seen += _as_owned(alike[0].family, _identical(alike))
     seen += [Finding(*one) for one in unread(checkpoint, layers)]
     for layer in layers:
         seen += [Finding("shape", *one) for one in sizes(checkpoint, layer)]
     seen += [Finding("transformed", *one) for one in transformed(layers)]
     seen += _of_names(checkpoint, [layer.module for layer in layers])
+    seen += _of_copies(checkpoint)
     return list(dict.fromkeys(seen))  # a tensor that several layers share is reported once
 
 
@@ -126,8 +131,32 @@ def unless_designed(seen: Iterable[Finding], designed: Collection[str]) -> Itera
         yield one._replace(severity="wrong") if is_fault else one
 
 
+def _root(module: str) -> str:
+    """The name of a module before the number of its layer; without one, its first part.
+
+    Layers under different roots are of different models, or one is a copy of the other, as the
+    average that training code keeps beside a model.
+    """
+    whole = f"{module.partition(':')[0]}."
+    match = said_number(whole) or ANY_NUMBER.search(whole)
+    if match:
+        return whole[: match.start("number")]
+    first, dot, _ = module.partition(".")
+    return f"{first}{dot}" if dot else ""
+
+
+def _of_copies(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Weights of the same names in a file, of which one copy was read."""
+    for copy in checkpoint.copies:
+        words = f"holds weights of the same names, and those of {checkpoint.part} were read"
+        yield Finding("not read", copy, words, "notable")
+
+
 def _identical(layers: Sequence[Layer]) -> Iterator[Finding]:
-    """All layers of a family with the same decays; notable if a formula placed them."""
+    """All layers of a family under one root with the same decays.
+
+    Notable if a formula placed them.
+    """
     rates = layers[0].rates
     if len(layers) < 2 or not all(np.array_equal(rates, one.rates) for one in layers):
         return
@@ -386,6 +415,12 @@ def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
     """A tensor that is an official initialisation in a quarter or more, or times -1.
 
     One number in a quarter or more counts too.
+
+    A part that was reset, as the rows of a shard or a block of heads, holds many numbers of the
+    formula. Another formula meets it by coincidence in few: two curves that bend one way cross
+    twice at most, as geomspace(1, 8, 8) or 1, 2, 4, 8 .. with 1, 2, 3 .., and a line that begins or
+    ends where it does once or twice, in every row anew. So FEWEST_RESET different numbers of the
+    formula must be there, or all of one that has fewer.
     """
     stored = layer.tensors[role]
     name = layer.names[role]
@@ -397,17 +432,38 @@ def _partly(layer: Layer, role: str, count: int) -> Iterator[Finding]:
             yield Finding("sign", name, f"is -1 times {words}")
             return
         unmoved = np.isclose(values, expected, rtol=SAME_NUMBER, atol=0)
-        if is_precise and unmoved.mean() >= LARGE_PART:
+        is_constant = not _vary(expected)
+        is_part = _is_frequent(values, unmoved) if is_constant else _is_part(expected, unmoved)
+        if is_precise and is_part:
             yield Finding("reset", name, f"{_share(unmoved)} numbers still are {words}")
             return
     if is_precise:
         finite = values[np.isfinite(values)]  # NaN and infinity have a finding of their own
         numbers, times = np.unique(finite, return_counts=True)
-        most = times.max(initial=0)
-        is_frequent = most >= LARGE_PART * values.size
-        if is_frequent and most > times.min():
-            words = f"{most:,} of {values.size:,} numbers are {numbers[times.argmax()]:g}"
+        if numbers.size and _is_frequent(values, values == numbers[times.argmax()]):
+            words = f"{times.max():,} of {values.size:,} numbers are {numbers[times.argmax()]:g}"
             yield Finding("reset", name, words)
+
+
+def _is_part(expected: Floats, unmoved: np.ndarray) -> bool:
+    """True if the numbers of a formula that are `unmoved` are too many for a coincidence."""
+    held = np.unique(expected[unmoved]).size
+    fewest = min(FEWEST_RESET, np.unique(expected).size)
+    is_large = np.count_nonzero(unmoved) >= max(FEWEST_RESET, LARGE_PART * expected.size)
+    return bool(is_large and held >= fewest)
+
+
+def _is_frequent(values: Floats, same: np.ndarray) -> bool:
+    """True if one number of a tensor, where it is the `same`, is too frequent for a coincidence.
+
+    Repeated levels, levels on both sides of a middle and levels that were rounded are equal to
+    others too, but nearly as often.
+    """
+    held = np.count_nonzero(same)
+    others = values[np.isfinite(values) & ~same]
+    _, times = np.unique(others, return_counts=True)
+    is_large = held >= max(FEWEST_RESET, LARGE_PART * values.size)
+    return bool(is_large and held >= MOST_FREQUENT * times.max(initial=0))
 
 
 def _of_half_lives(layer: Layer, started: Collection[str]) -> Iterator[Finding]:

@@ -16,8 +16,16 @@ import numpy as np
 
 from plkernel.analysis.parametrisations import ABOVE_ZERO, FORMS
 from plkernel.common import cli
-from plkernel.common.files import check_regular, parse_toml, shown
-from plkernel.decays.families import Family, Floats, Given, in_order, rate_of
+from plkernel.common.files import brief, check_regular, parse_toml, shown
+from plkernel.decays.families import (
+    Family,
+    Floats,
+    Given,
+    in_order,
+    of_parametrised,
+    plain_name,
+    rate_of,
+)
 
 Decays = Mapping[str, Any]
 """By pattern of a parameter's name: the name of a form; a function from tensors to decays; or a
@@ -45,6 +53,8 @@ LIKELY = re.compile(
 """Words in the names of parameters that may be decays."""
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """A part of a name that is a number."""
+PARAMETRIZATIONS = "parametrizations"
+"""A word in patterns that are meant for what a parametrization makes a parameter of."""
 MOST_SHOWN = 3
 """Patterns that a suggestion has, at most."""
 LEVELS = ("theta", "delta")
@@ -210,16 +220,22 @@ def own_layers(
     """Module, family and tensors of every parameter that a statement matches, in order of names.
 
     head: begins all names, and is no part of what patterns are held against. They are held against
-    the names without those of wrappers too, such as that of torch.compile around a layer.
+    the names without those of wrappers too, such as that of torch.compile around a layer. Where a
+    parameter is parametrised, patterns are held against its name, not against that of what is
+    stored, unless they have the word PARAMETRIZATIONS.
 
     Raises ValueError for a pattern that matches nothing, a parameter that two patterns give
-    different forms, and a name beside it that is not there.
+    different forms, a name beside it that is not there, and a parametrised one that a file has
+    only before it is made.
     """
     as_they_are = {name.removeprefix(head): name for name in names}
     without_wrappers = {unwrapped(name): full for name, full in as_they_are.items()}
     # The latter come first: their stars fill patterns beside them wherever those tensors are.
     new = {name: full for name, full in without_wrappers.items() if name not in as_they_are}
     known = new | as_they_are
+    stated = list(stated)
+    _check_parametrised(stated, known)
+    choices = [name for name in without_wrappers if not _is_stored_of(name, known)]
     taken: dict[str, Statement] = {}
     layers = []
     for statement in stated:
@@ -227,7 +243,7 @@ def own_layers(
         if not found:
             raise ValueError(
                 f"decays {statement.pattern!r} must match the name of a parameter, got none of"
-                f" {len(names):,}; {cli.nearest(statement.pattern, without_wrappers)}"
+                f" {len(names):,}; {cli.nearest(statement.pattern, choices)}"
             )
         for full, stars in found.items():
             before = taken.setdefault(full, statement)
@@ -252,10 +268,33 @@ def _matches(statement: Statement, known: Mapping[str, str]) -> dict[str, tuple[
     """
     found: dict[str, tuple[str, ...]] = {}
     for name, full in known.items():
+        if _is_stored_of(name, known) and PARAMETRIZATIONS not in statement.pattern:
+            continue
         match = statement.matches.fullmatch(name)
         if match:
             found.setdefault(full, match.groups())
     return {full: found[full] for full in sorted(found, key=in_order)}
+
+
+def _is_stored_of(name: str, known: Collection[str]) -> bool:
+    """True for what a parametrization makes a parameter of, where that is known by its own name."""
+    plain = plain_name(name)
+    return plain != name and plain in known
+
+
+def _check_parametrised(stated: Sequence[Statement], known: Collection[str]) -> None:
+    """ValueError for a parameter that a pattern matches, and that a file has before it is made."""
+    for name in known:
+        plain = plain_name(name)
+        if plain in known:
+            continue
+        for statement in stated:
+            is_meant = statement.matches.fullmatch(plain)
+            if is_meant and not any(one.matches.fullmatch(name) for one in stated):
+                raise ValueError(
+                    f"decays {statement.pattern!r} must match stored parameters, got {plain}:"
+                    f" {name} {of_parametrised(plain)}, or state a form of {name}"
+                )
 
 
 def unwrapped(name: str) -> str:
@@ -346,16 +385,25 @@ def _rates(statement: Statement, given: Given) -> Floats:
 def _spread(role: str, values: Floats, x: Floats) -> Floats:
     """One of `values` for each number of x, in its shape.
 
-    They are as many, one for all, one for each row, or one for each column.
+    They are as many, one for all, one for each row, one for each column, or in a shape of as many
+    dimensions that is broadcast as torch does.
     """
-    if values.size == x.size:
-        return values.reshape(x.shape)
     if values.size == 1:
         return np.full(x.shape, values.ravel()[0])
+    if _are_in_order(values.shape, x.shape):
+        return values.reshape(x.shape)
+    pairs = zip(values.shape, x.shape, strict=False)
+    if values.ndim == x.ndim and all(held in (1, wanted) for held, wanted in pairs):
+        return np.broadcast_to(values, x.shape)
     rows = x.shape[:-1]
     columns = x.shape[-1:]
-    by_row = values.size == prod(rows)
-    by_column = values.size == prod(columns)
+    if values.size == x.size:
+        raise Misfit(
+            f"{role} must have the shape of the parameter, got {values.shape} for {x.shape}, which"
+            " would pair its numbers with others; give a function that says which goes with which"
+        )
+    by_row = _are_in_order(values.shape, rows)
+    by_column = _are_in_order(values.shape, columns)
     if by_row == by_column:
         raise Misfit(
             f"{role} must hold as many numbers as the parameter, one, or one for each row or"
@@ -364,6 +412,17 @@ def _spread(role: str, values: Floats, x: Floats) -> Floats:
         )
     shape = (*rows, 1) if by_row else columns
     return np.broadcast_to(values.reshape(shape), x.shape)
+
+
+def _are_in_order(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """True if numbers of both shapes are as many and go together in one order.
+
+    So they do where one shape joins neighbouring dimensions of the other, as (6,) or (6, 1) do of
+    (2, 3). Of a transposed one, (3, 2), each number would go with another.
+    """
+    ends = [{prod(one[: place + 1]) for place in range(len(one))} | {1} for one in (shape, other)]
+    is_joined = ends[0] <= ends[1] or ends[1] <= ends[0]
+    return prod(shape) == prod(other) and is_joined
 
 
 def _called(statement: Statement, x: Floats, beside: Mapping[str, Any]) -> Floats:
@@ -378,9 +437,12 @@ def _called(statement: Statement, x: Floats, beside: Mapping[str, Any]) -> Float
     assert not isinstance(statement.form, str)
     try:
         decays = statement.form(torch.tensor(x), **tensors)
-        found = torch.as_tensor(decays).detach().cpu()
     except Exception as error:  # of whatever kind a function of the user raises
         raise Misfit(f"{where} raised {type(error).__name__}: {error}") from error
+    try:
+        found = torch.as_tensor(decays).detach().cpu()
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise Misfit(f"{where} must return decays a as numbers, got {brief(decays)}") from error
     if not found.numel() or found.is_meta or found.dtype is torch.bool:
         raise Misfit(
             f"{where} must return decays a as numbers, got {found.dtype} {tuple(found.shape)}"
@@ -401,7 +463,7 @@ def suggestion(names: Iterable[str]) -> dict[str, str]:
 
 def _is_likely(name: str) -> bool:
     """True if the last part of a name has a word that decays have; of a bias the part before."""
-    words = name.removesuffix(".bias").rpartition(".")[2].split("_")
+    words = plain_name(name).removesuffix(".bias").rpartition(".")[2].split("_")
     return any(LIKELY.fullmatch(word) for word in words)
 
 

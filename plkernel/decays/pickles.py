@@ -13,6 +13,7 @@ from typing import Any
 from zipfile import BadZipFile, ZipFile, is_zipfile
 
 from plkernel.common.files import check_regular, shown
+from plkernel.decays.own import unwrapped
 
 MOST_INFLATED = 2**26
 """Bytes that the parts of a file may have beyond its own size: torch does not compress them."""
@@ -74,6 +75,15 @@ def read_pickle(path: Path) -> dict[str, Any]:
 
     Raises ValueError for any other content. Nothing in it is executed.
     """
+    weights, _, _ = read_parts(path)
+    return weights
+
+
+def read_parts(path: Path) -> tuple[dict[str, Any], str, tuple[str, ...]]:
+    """`read_pickle`, the name of the dictionary if it is one among others, and of its copies.
+
+    Copies are other dictionaries with tensors of the same names, as an average of the model.
+    """
     check_regular(path)
     try:
         import torch  # noqa: F401
@@ -86,14 +96,14 @@ def read_pickle(path: Path) -> dict[str, Any]:
         content = _loaded(path)
     except Exception as error:  # a damaged or hostile pickle can raise anything
         raise ValueError(f"{path}: {NEEDED}, got {_got_instead(path, error)}") from error
-    weights = _weights(content)
+    part, weights = _weights(content)
     strange = _no_weights(weights)
     if not strange and any(hasattr(tensor, "to_local") for tensor in weights.values()):
         raise ValueError(f"{path}: must hold whole tensors, got {WHOLE}")
     if strange:
         raise ValueError(f"{path}: must hold a flat dictionary of named tensors, got {strange}")
     _check_expanded(path, weights)
-    return weights
+    return weights, part, _copies(content, part, weights)
 
 
 def _got_instead(path: Path, error: Exception) -> str:
@@ -246,34 +256,60 @@ def _blocks(path: Path) -> Iterator[bytes]:
             tail = block[-OVERLAP:]
 
 
-def _weights(content: Any) -> Any:
-    """The dictionary of tensors among what training code has saved; else the content itself."""
+def _weights(content: Any) -> tuple[str, Any]:
+    """Name and content of the one dictionary of tensors among what training code has saved.
+
+    Without a name, several of them together, or the content itself.
+    """
     if not isinstance(content, dict):
-        return content
+        return "", content
     for name in NESTED:
-        found = _flat(content.get(name))
+        found = _named(content.get(name))
         if found:
-            return found
+            return name, found
     if any(_is_tensor(value) for value in content.values()):
-        return content
+        return "", content
     chunks = {name: content[name] for name in content if CHUNK.fullmatch(str(name))}
     others = {
         name: value
         for name, value in content.items()
         if isinstance(name, str) and not NOT_WEIGHTS.match(name)
     }
-    return _flat(chunks) or _flat(others) or content
+    return "", _named(chunks) or _named(others) or content
+
+
+def _copies(content: Any, part: str, weights: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the other dictionaries of a file with tensors of the names that `part` has."""
+    if not part:
+        return ()
+    known = {unwrapped(name) for name in weights}
+    copies = []
+    for name, value in content.items():
+        if not isinstance(name, str) or name == part or NOT_WEIGHTS.match(name):
+            continue
+        if any(unwrapped(one) in known for one in _named(value)):
+            copies.append(name)
+    return tuple(copies)
+
+
+def _named(value: Any) -> dict[str, Any]:
+    """`_flat`, or nothing where there is no tensor."""
+    found = _flat(value)
+    return found if any(_is_tensor(one) for one in found.values()) else {}
 
 
 def _flat(value: Any, depth: int = 0) -> dict[str, Any]:
-    """The tensors of nested dictionaries, by names joined with dots."""
+    """The tensors of nested dictionaries, by names joined with dots.
+
+    Arrays of numpy among them too, which nothing reads: who asks for one is told.
+    """
     found: dict[str, Any] = {}
     if not isinstance(value, Mapping) or depth > DEEPEST:
         return found
     for name, inner in value.items():
         if not isinstance(name, str):
             continue
-        if _is_tensor(inner):
+        if _is_tensor(inner) or type(inner).__name__ == ARRAY:
             found[name] = inner
         else:
             more = _flat(inner, depth + 1)

@@ -14,6 +14,8 @@ from plkernel.decays.families import (
     Given,
     in_order,
     names_of,
+    of_parametrised,
+    plain_name,
 )
 from plkernel.decays.rates import Layer, number_in
 from plkernel.decays.tensors import Checkpoint
@@ -37,12 +39,19 @@ Unread = tuple[str, str, str, str]
 
 
 def like_decays(names: Sequence[str]) -> list[str]:
-    """The names that look like those of decays, whether a formula reads them or not."""
-    return [name for name in names if LIKE_DECAYS.fullmatch(name)]
+    """The names that look like those of decays, whether a formula reads them or not.
+
+    Of what a parametrization makes a parameter of, the name of that parameter counts.
+    """
+    return [name for name in names if LIKE_DECAYS.fullmatch(plain_name(name))]
 
 
 def unread(checkpoint: Checkpoint, layers: Sequence[Layer]) -> Iterator[Unread]:
-    """Tensors named like decays that belong to no layer, and what in them is not finite."""
+    """Tensors named like decays that belong to no layer, and what in them is not finite.
+
+    Of a live model the parameter that a parametrization makes of a tensor has a name too, and is
+    read in its place.
+    """
     taken: set[str] = set()
     kinds: set[str] = set()
     for layer in layers:
@@ -51,11 +60,17 @@ def unread(checkpoint: Checkpoint, layers: Sequence[Layer]) -> Iterator[Unread]:
     modules = {layer.module.partition(":")[0] for layer in layers}
     known = names_of(checkpoint.names)
     for name in checkpoint.names:
-        if name in taken or not (_is_decay(name) or LIKE_DECAYS.fullmatch(name)):
+        plain = plain_name(name)
+        if name in taken or not (_is_decay(plain) or LIKE_DECAYS.fullmatch(plain)):
+            continue
+        if plain != name and plain in checkpoint.names:
             continue
         missing = missing_beside(name, known, kinds)
         parent = name.rpartition(".")[0].removesuffix(".dt_proj")
-        if missing and parent not in modules:
+        if plain != name:
+            words = of_parametrised(plain)
+            severity = "wrong" if _is_decay(plain) else "notable"
+        elif missing and parent not in modules:
             words = f"{missing} is missing beside it, so that no half-life is known"
             severity = "wrong"
         else:
@@ -149,11 +164,16 @@ def _module(name: str, family: Family) -> str | None:
 def why_unknown(names: Sequence[str]) -> str:
     """Why no layer is known among `names`: what is missing beside a tensor of decays, or ""."""
     known = names_of(names)
-    for name in sorted(names, key=in_order):
+    ordered = sorted(names, key=in_order)
+    for name in like_decays(ordered):
+        plain = plain_name(name)
+        if plain != name:
+            return f"{name} {of_parametrised(plain)}"
+    for name in ordered:
         missing = missing_beside(name, known)
         if missing:
             return f"{missing} is missing beside {name}"
-    others = like_decays(sorted(names, key=in_order))
+    others = like_decays(ordered)
     if others:
         return f"no formula is known for {', '.join(others[:3])}, which are named like decays"
     return ""

@@ -33,7 +33,7 @@ from plkernel.decays.folders import (
     several_models,
 )
 from plkernel.decays.gguf_files import GGUF, open_gguf
-from plkernel.decays.pickles import ARRAY, read_pickle
+from plkernel.decays.pickles import ARRAY, read_parts, read_pickle
 
 HUB = "hf:"
 """Before the name of a repository on the Hugging Face hub."""
@@ -152,13 +152,18 @@ def _whole(path: Path, config: Mapping[str, Any]) -> Checkpoint:
         return open_gguf(path)
     if path.suffix in SAFE:
         return _of_shards(dict.fromkeys(_names_in(path), path), config)
+    if path.name in (INDEX, PICKLE_INDEX):
+        raise ValueError(
+            f"{path}: must be the folder, or a file with tensors, got an index of other files; name"
+            f" {path.parent}"
+        )
     if path.suffix not in PICKLED:
         raise ValueError(
             f"{path}: suffix must be one of {', '.join((*SAFE, *PICKLED, GGUF))}, got"
             f" {shown(path.suffix)}; nothing else is read{other_format(path)}"
         )
-    content = read_pickle(path)
-    checkpoint = of_tensors(content, config)
+    content, part, copies = read_parts(path)
+    checkpoint = replace(of_tensors(content, config), part=part, copies=copies)
     return _as_named(checkpoint) if any(one in content for one in PREPARED) else checkpoint
 
 

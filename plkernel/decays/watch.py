@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from numbers import Integral
-from operator import attrgetter, index
+from operator import index
 from os import PathLike
 from typing import Any
 
@@ -25,7 +25,7 @@ from plkernel.analysis.nodes import check_numbers, check_numbers_or_none
 from plkernel.common.files import brief
 from plkernel.decays.bare import PARENT, located
 from plkernel.decays.checkpoints import Checkpoint
-from plkernel.decays.families import BY_INPUT, Family, families_in_words
+from plkernel.decays.families import BY_INPUT, Family, families_in_words, plain_name
 from plkernel.decays.findings import (
     HALF_PRECISION,
     Finding,
@@ -34,7 +34,7 @@ from plkernel.decays.findings import (
     grouped,
     unless_designed,
 )
-from plkernel.decays.live import tokens_per_step
+from plkernel.decays.live import parameters_of, tensor_of, tokens_per_step
 from plkernel.decays.own import (
     Decays,
     Misfit,
@@ -339,7 +339,7 @@ class watch:
     def _tensor(self, name: str) -> Tensor | None:
         """The tensor of this name now; None if the model has none any more."""
         try:
-            found = attrgetter(name)(self.model)
+            found = tensor_of(self.model, name)
         except AttributeError:
             return None
         found = self._shards.get(id(found), found)
@@ -357,11 +357,16 @@ class watch:
                     classes[id(one)] = known
         for module, _, names in self._places:
             for role, name in names.items():
-                parameter = self._tensor(name)
-                if isinstance(parameter, nn.Parameter):
+                found = self._tensor(name)
+                if found is None:
+                    continue
+                is_made = not isinstance(found, nn.Parameter)
+                for one in parameters_of(self.model, name):
+                    parameter: Any = self._shards.get(id(one), one)
                     own = groups.get(id(parameter))
                     known = classes.get(id(parameter), frozenset())
-                    yield _Treated(module, role, name, parameter.requires_grad, own, known)
+                    learns = parameter.requires_grad
+                    yield _Treated(module, role, name, learns, own, known, is_made)
 
     def _of_treatment(self, one: "_Treated", layer: Layer | None) -> Iterator[Finding]:
         """Findings on the treatment of one tensor of `layer` by the optimizers."""
@@ -373,7 +378,7 @@ class watch:
                 words += "; if another optimizer does, give a list of both"
             yield Finding("not in the optimizer", one.name, words)
         stored = None if layer is None else layer.tensors[one.role]
-        if stored is not None and stored.dtype in HALF_PRECISION:
+        if stored is not None and stored.dtype in HALF_PRECISION and not one.is_made:
             lost = (spacing(stored.values, stored.dtype) / 2 > one.peak).sum()
             words = (
                 f"is {stored.dtype}: in {lost:,} of {stored.values.size:,} numbers a step of"
@@ -391,7 +396,7 @@ class watch:
     def _scale_at_end(self, one: "_Treated") -> float | None:
         """Factor of weight decay alone on a tensor in the steps left; None if unknown."""
         left = self._steps_left()
-        if left is None or not one.is_decoupled:
+        if left is None or one.is_made or not one.is_decoupled:
             return None
         if not one.moves:
             return 1.0
@@ -460,6 +465,7 @@ class _Treated:
     """A parameter of decays, and the settings of its parameter group: 0 without one.
 
     classes  names of the classes of torch.optim that its optimizer is of
+    is_made  a parametrization makes the decays of it: its numbers are others than theirs
     """
 
     module: str
@@ -468,6 +474,7 @@ class _Treated:
     requires_grad: bool
     group: Mapping[str, Any] | None
     classes: frozenset[str] = frozenset()
+    is_made: bool = False
 
     @property
     def moves(self) -> bool:
@@ -552,7 +559,8 @@ def decay_param_groups(
     """Parameter groups for any optimizer: decays without weight decay, others with it.
 
     Decays are the parameters that plkernel.inspect reads half-lives from (A_log, dt_bias, w0 .., by
-    family), D beside them, and any others that are named like decays, of which a warning tells.
+    family), D beside them, and any others that are named like decays, of which a warning tells;
+    where one is parametrised, what torch.nn.utils.parametrize makes it of.
     `decay_lr` is their learning rate, None for that of the optimizer.
     `decays` states those of a layer of your own, as for `watch`.
     Frozen parameters are in no group.
@@ -577,7 +585,7 @@ def decay_param_groups(
             raise ValueError(f"{name} must be a number from 0, got {number}")
     _, layers = _asked_layers(model, decays)
     read = _names_in(layers)
-    alike = [name for name in named_like_decays(model) if name not in read]
+    alike = [name for name in named_like_decays(model) if plain_name(name) not in read]
     if alike:
         some = ", ".join(alike[:3]) + (" .." if alike[3:] else "")
         warnings.warn(
@@ -598,7 +606,7 @@ def _parted(
 ) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """Parameters that are trained: those that have one of these names, and the others."""
     every = model.named_parameters(remove_duplicate=False)  # all names of tied ones
-    known = {id(one) for name, one in every if name in names}
+    known = {id(one) for name, one in every if name in names or plain_name(name) in names}
     inside: list[nn.Parameter] = []
     outside: list[nn.Parameter] = []
     for parameter in model.parameters():
@@ -676,10 +684,14 @@ def _steps_of(trainer: Any) -> int:
 def decay_names(model: nn.Module) -> set[str]:
     """Names of the parameters that half-lives are read from, and of D beside them.
 
+    Also of what a parametrization makes such a parameter of.
+
     Raises ValueError if no layer is known.
     """
     _, layers = layers_of(model)
-    return _names_in(layers)
+    names = _names_in(layers)
+    every = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+    return names.union(name for name in every if plain_name(name) in names)
 
 
 def _names_in(known: Sequence[Located]) -> set[str]:
@@ -694,7 +706,7 @@ def _names_in(known: Sequence[Located]) -> set[str]:
 
 
 def named_like_decays(model: nn.Module) -> list[str]:
-    """Names of the parameters that look like those of decays."""
+    """Names of the parameters that look like those of decays, also before a parametrization."""
     return like_decays([name for name, _ in model.named_parameters(remove_duplicate=False)])
 
 
@@ -742,6 +754,8 @@ def layers_of(
 ) -> tuple[Checkpoint, Sequence[Located]]:
     """Names and configuration of a live model as a checkpoint, and its layers with decays.
 
+    A parameter that a parametrization makes has its own name, beside that of what it is made of.
+
     decays: of layers of somebody's own, see `plkernel.decays.own`.
 
     Raises UnknownDecays, a ValueError, if none.
@@ -749,6 +763,8 @@ def layers_of(
     stated = statements(decays)
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
     names += [name for name, _ in model.named_buffers(remove_duplicate=False)]
+    names += [plain_name(name) for name in names if plain_name(name) != name]
+    names = list(dict.fromkeys(names))
     checkpoint = of_tensors(dict.fromkeys(names), _settings_of(model))
     flat = flattened(names)
     try:
@@ -763,9 +779,9 @@ def layers_of(
         raise UnknownDecays(
             f"model must have a layer with known decays, got none in {type(model).__name__}; known"
             f" are those of {families_in_words()}",
-            [name for name, _ in model.named_parameters()],
+            list(dict.fromkeys(plain_name(name) for name, _ in model.named_parameters())),
         )
-    check_levels(known, names, lambda name: int(attrgetter(name)(model).numel()))
+    check_levels(known, names, lambda name: int(tensor_of(model, name).numel()))
     return checkpoint, known
 
 

@@ -14,8 +14,9 @@ from safetensors.torch import save
 
 from plkernel.decays import findings
 from plkernel.decays.checkpoints import Checkpoint, Stored
-from plkernel.decays.families import Given
+from plkernel.decays.families import Given, full_of, log_indices, rwkv_from
 from plkernel.decays.findings import LONGEST, Finding, grouped
+from plkernel.decays.inspection import inspected
 from plkernel.decays.rates import half_lives, kernel, known_layers, quantiles
 from plkernel.decays.structure import (
     _otherwise,
@@ -144,13 +145,17 @@ def test_half_lives_that_are_all_but_equal_are_level(
         ([0.5, 0.5, 0.5], "bfloat16", "all equal"),
         ([0.5], "float32", ""),
         ([0.0], "float32", "zeros"),
-        ([0.5, 0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7], "float32", "reset"),
-        ([0.5, 0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8], "float32", ""),
+        ([0.5] * 4 + [0.1, 0.2, 0.3, 0.4], "float32", "reset"),
+        ([0.5] * 3 + [0.1, 0.2, 0.3, 0.4], "float32", ""),
+        ([0.5] * 4 + [0.01 * place for place in range(12)], "float32", "reset"),
+        ([0.5] * 4 + [0.01 * place for place in range(13)], "float32", ""),
+        ([0.5] * 4 + [0.1] * 2 + [0.2, 0.3], "float32", "reset"),
+        ([0.5] * 4 + [0.1] * 3 + [0.2, 0.3], "float32", ""),
         ([0.1, 0.1, 0.2, 0.2], "float32", ""),
-        ([0.5, 0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7], "bfloat16", ""),
+        ([0.5] * 4 + [0.1, 0.2, 0.3, 0.4], "bfloat16", ""),
         ([0.5, 0.5, 0.1], "float32", ""),
         ([math.nan, math.nan, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7], "float32", ""),
-        ([math.nan, math.nan, math.nan, 0.5, 0.5, 0.1, 0.2, 0.3], "float32", "reset"),
+        ([math.nan] * 5 + [0.5] * 4 + [0.1, 0.2, 0.3], "float32", "reset"),
         ([math.nan, math.nan, math.nan, math.inf], "float32", ""),
         ([math.inf, math.inf, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7], "float32", ""),
     ],
@@ -172,14 +177,89 @@ def counted(shape: tuple[int, ...], number: int, count: int) -> Any:
     ("numbers", "found", "seen"),
     [
         ([-1.0, -2.0, -3.0, -4.0], "sign", "is -1 times counted"),
-        ([1.0, 2.5, 3.5, 4.5], "reset", "1 of 4 numbers still are counted"),
-        ([1.0, 2.5, 3.5, 4.5, 5.5], "", ""),
+        ([1.0, 2.0, 3.0, 4.0, 5.5], "reset", "4 of 5 numbers still are counted"),
+        ([1.0, 2.0, 3.0, 4.5, 5.5], "", ""),
+        ([*range(1, 5), *range(20, 32)], "reset", "4 of 16 numbers still are counted"),
+        ([*range(1, 5), *range(20, 33)], "", ""),
     ],
 )
 def test_a_part_that_is_as_it_began_is_told(numbers: list[float], found: str, seen: str) -> None:
     layer = a_layer([1.0], {"w": numbers}, starts={"w": [("counted", counted)]})
     told = [(one.name, one.seen) for one in findings._partly(layer, "w", 1)]
     assert told == ([(found, seen)] if found else [])
+
+
+MEETING = {
+    "geometric": np.geomspace(1, 8, 8),
+    "powers of 2": 2.0 ** np.arange(4),
+    "8 powers of 2": 2.0 ** np.arange(8),
+    "repeated": np.repeat([1.5, 3.0, 6.0, 12.0], 2),
+    "from 1 to 4": np.exp(np.linspace(0, np.log(4), 4)),
+    "from 1": np.exp(np.linspace(0, 2, 4)),
+    "rounded": np.round(np.geomspace(1, 16, 8)),
+    "on both sides": np.abs(np.linspace(-4, 4, 8)) + 1.0,
+    "in every row": np.tile(2.0 ** np.arange(4), (8, 1)),
+}
+"""Decays of formulas that meet 1, 2, 3 .. in one number or two of a row."""
+
+
+@pytest.mark.parametrize("kind", MEETING)
+def test_a_formula_that_meets_another_in_two_numbers_was_not_reset(kind: str) -> None:
+    values = np.log(MEETING[kind])
+    layer = a_layer([1.0], {"A_log": values}, starts={"A_log": [("counted", log_indices)]})
+    assert not list(findings._partly(layer, "A_log", 1))
+    # The half that a shard begins with is as the official code has it.
+    reset = np.log(np.arange(1.0, 17.0) + 0.3)
+    reset[:8] = np.log(np.arange(1.0, 9.0))
+    layer = a_layer([1.0], {"A_log": reset}, starts={"A_log": [("counted", log_indices)]})
+    [told] = findings._partly(layer, "A_log", 1)
+    assert (told.name, told.seen) == ("reset", "8 of 16 numbers still are counted")
+
+
+@pytest.mark.parametrize(("ones", "found"), [(4, ["reset"]), (3, [])])
+def test_a_part_of_one_number_is_as_it_began_from_four_on(ones: int, found: list[str]) -> None:
+    values = np.linspace(2.0, 3.0, 8)
+    values[:ones] = 1.0
+    layer = a_layer([1.0], {"w": values}, starts={"w": [("ones", full_of(1.0))]})
+    assert [one.name for one in findings._partly(layer, "w", 1)] == found
+
+
+def test_rows_of_a_line_that_ends_as_rwkv_does_were_not_reset() -> None:
+    values = np.linspace(-6.0, -1.0, 8)
+    layer = a_layer([1.0], {"w": values}, starts={"w": [("RWKV", rwkv_from(-6.0, -1.0))]})
+    layer.number = 1
+    assert not list(findings._partly(layer, "w", 3))
+
+
+@pytest.mark.parametrize(
+    ("roots", "told"),
+    [
+        (("model.backbone.layers.0", "ema_model.backbone.layers.0"), []),
+        (("model.mixer", "ema_model.mixer"), []),
+        (("model.layers.0", "model.layers.1", "ema.layers.0", "ema.layers.1"), ["ema", "model"]),
+        (("model.layers.0", "model.layers.1", "ema.layers.0"), ["model"]),
+    ],
+)
+def test_copies_of_one_layer_are_not_called_identical_layers(
+    roots: tuple[str, ...], told: list[str], tmp_path: Path
+) -> None:
+    numbers = torch.tensor([0.3, 1.7, 0.9, 1.2, 0.1, 2.2, 1.9, 0.4])
+    state = {}
+    for root in roots:
+        state[f"{root}.A_log"] = numbers.clone()
+        state[f"{root}.dt_bias"] = numbers - 3
+    torch.save(state, tmp_path / "x.pt")
+    found = inspected(str(tmp_path / "x.pt")).findings
+    alike = [one for one in found if one.name == "identical layers"]
+    assert sorted(one.tensor.partition(".")[0] for one in alike) == told
+
+
+def test_of_a_model_and_its_average_the_one_that_is_not_read_is_notable(tmp_path: Path) -> None:
+    state = {"layers.0.A_log": torch.rand(8), "layers.0.dt_bias": torch.rand(8) - 3}
+    torch.save({"ema": state, "raw": state}, tmp_path / "x.pt")
+    [one] = [one for one in inspected(str(tmp_path / "x.pt")).findings if one.name == "not read"]
+    words = "holds weights of the same names, and those of ema were read"
+    assert one[1:] == ("raw", words, "notable")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 import plkernel
 from plkernel.decays.findings import Finding
@@ -369,6 +371,39 @@ def test_names_like_those_of_decays_get_no_weight_decay_and_it_is_said(name: str
     with pytest.warns(UserWarning, match=rf"layers\.0\.mixer\.{name}: named like decays"):
         groups = names_of_groups(model)
     assert f"layers.0.mixer.{name}" in groups[0.0]
+
+
+@pytest.mark.parametrize("which", [[1], [0, 1]])
+def test_parameter_groups_spare_what_a_parametrised_a_log_is_made_of(
+    which: list[int], recwarn: pytest.WarningsRecorder
+) -> None:
+    """In one layer, which was under weight decay, or in all, which were unknown."""
+    model = model_of(Mixer(), Mixer())
+    for index in which:
+        layer = model.get_submodule(f"layers.{index}.mixer")
+        parametrize.register_parametrization(layer, "A_log", nn.Identity())
+    groups = names_of_groups(model)
+    decays = [name for name, _ in model.named_parameters() if "in_proj" not in name]
+    assert groups[0.0] == set(decays)
+    assert not recwarn.list
+    scalars = plkernel.watch(model).read()
+    assert scalars["decay/layer1/half_life_max"] == scalars["decay/layer0/half_life_max"]
+
+
+@pytest.mark.parametrize("which", ["layers.1.", "layers."])
+def test_a_parametrised_decay_in_a_file_is_told_by_name(which: str, tmp_path: Path) -> None:
+    state = {
+        name.replace("A_log", "parametrizations.A_log.original") if which in name else name: one
+        for name, one in mamba2(2).items()
+    }
+    words = r"parametrizations.A_log.original.* is what a parametrization makes A_log of"
+    if which == "layers.":
+        with pytest.raises(ValueError, match=words):
+            saved(tmp_path, state)
+        return
+    [one] = [one for one in saved(tmp_path, state).findings if one.tensor.endswith("original")]
+    assert one.severity == "wrong"
+    assert re.search(words, f"{one.tensor} {one.seen}")
 
 
 TAILS = {

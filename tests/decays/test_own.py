@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.nn.utils import parametrizations, parametrize
 
 import plkernel
 from plkernel.analysis.parametrisations import FORMS
@@ -137,6 +138,102 @@ def test_what_a_form_needs_stands_beside_by_pattern() -> None:
         assert watch.read().get(name, watch.read().get(f"decay/layers.{index}/half_life_max")) == (
             pytest.approx(expected.item(), rel=1e-12)
         )
+
+
+@pytest.mark.parametrize(
+    ("shape", "beside", "rows"),
+    [
+        ((4, 4), (4, 1), "columns"),
+        ((4, 4), (1, 4), "rows"),
+        ((2, 3, 4), (1, 3, 1), "rows and states"),
+        ((2, 3), (6,), "nothing"),
+        ((2, 3), (6, 1), "nothing"),
+        ((2, 2, 3), (4, 3), "nothing"),
+        ((3, 4), (1, 3), "columns"),
+    ],
+)
+def test_what_stands_beside_goes_with_a_parameter_in_one_way_alone(
+    shape: tuple[int, ...], beside: tuple[int, ...], rows: str, tmp_path: Path
+) -> None:
+    """rows: along what the numbers beside are the same."""
+    a = torch.linspace(0.0, 1.0, math.prod(shape)).reshape(shape)
+    dt = torch.linspace(-4.0, -2.0, math.prod(beside)).reshape(beside)
+    decays = {"*.A": {"form": "a_log", "dt_bias": "*.dt"}}
+    path = file_of(tmp_path, {"m.A": a, "m.dt": dt})
+    if rows == "nothing":
+        dt = dt.reshape(shape)
+    elif beside == (1, 3):
+        dt = dt.reshape(3, 1)
+    steps = np.logaddexp(0.0, dt.double().numpy())
+    expected = np.exp(a.double().numpy()) * steps
+    [layer] = inspected(str(path), decays).layers
+    np.testing.assert_allclose(layer.rates, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "beside"),
+    [((2, 3), (3, 2)), ((2, 3, 4), (3, 2)), ((4, 4), (4,)), ((2, 3), (3, 2, 1))],
+)
+def test_what_stands_beside_in_another_shape_is_refused(
+    shape: tuple[int, ...], beside: tuple[int, ...], tmp_path: Path
+) -> None:
+    path = file_of(tmp_path, {"m.A": torch.rand(shape), "m.dt": torch.rand(beside)})
+    message = f"m: dt_bias must .* got {re.escape(f'{beside} for {shape}')}"
+    with pytest.raises(ValueError, match=message):
+        inspected(str(path), {"*.A": {"form": "a_log", "dt_bias": "*.dt"}})
+
+
+@pytest.mark.parametrize("kind", ["identity", "weight norm"])
+@pytest.mark.parametrize("which", [[1], [0, 1]])
+def test_parameter_groups_spare_what_a_parametrised_decay_is_made_of(
+    kind: str, which: list[int], recwarn: pytest.WarningsRecorder
+) -> None:
+    model = Net()
+    for layer in model.layers:
+        layer.decay = nn.Parameter(torch.linspace(1.0, 5.0, 16).reshape(2, 8))
+    for index in which:
+        if kind == "identity":
+            parametrize.register_parametrization(model.layers[index], "decay", nn.Identity())
+        else:
+            parametrizations.weight_norm(model.layers[index], "decay")
+    _, spared = plkernel.decay_param_groups(model, 0.1, decays=SIGMOID)
+    names = {id(one): name for name, one in model.named_parameters()}
+    found = {names[id(one)] for one in spared["params"]}
+    assert found == {name for name in names.values() if "decay" in name}
+    assert not recwarn.list
+
+
+def test_half_lives_of_a_parametrised_decay_are_those_of_what_is_made() -> None:
+    class Half(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / 2 + torch.rand(()) if self.training else x / 2
+
+    plain = Net(1)
+    model = Net(1)
+    with torch.no_grad():
+        plain.layers[0].decay.copy_(model.layers[0].decay / 2)
+    parametrize.register_parametrization(model.layers[0], "decay", Half())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    state = torch.get_rng_state()
+    watch = plkernel.watch(model, optimizer, steps=100, decays=SIGMOID)
+    found = watch.read()
+    assert torch.equal(torch.get_rng_state(), state), "nothing is drawn for a reading"
+    assert model.layers[0].parametrizations.decay[0].training
+    expected = plkernel.watch(plain, decays=SIGMOID).read()
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, rel=1e-12), name
+    assert found["decay/decay/weight_decay"] == pytest.approx(0.1)
+    assert "weight decay" in [one.name for one in watch.findings]
+
+
+def test_a_parametrised_decay_in_a_file_is_not_read_as_the_decay(tmp_path: Path) -> None:
+    stored = "l.1.parametrizations.decay.original"
+    path = file_of(tmp_path, {"l.0.decay": torch.rand(4), stored: torch.rand(4)})
+    message = f"got l.1.decay: {stored} is what a parametrization makes decay of.* form of {stored}"
+    with pytest.raises(ValueError, match=message):
+        inspected(str(path), SIGMOID)
+    layers = inspected(str(path), {**SIGMOID, "*.original": "sigmoid"}).layers
+    assert [one.names["x"] for one in layers] == ["l.0.decay", stored]
 
 
 def test_a_function_gives_decays_of_any_kind() -> None:
@@ -278,7 +375,8 @@ WRONG: list[tuple[Any, str]] = [
     ),
     ({"*.out.weight": {"form": "a_log", "dt_bias": "*.decay"}}, "got (16,) for (16, 16)"),
     ({"*.decay": lambda x: x.nothing}, "the function raised AttributeError"),
-    ({"*.decay": lambda x: "a"}, "the function raised "),
+    ({"*.decay": lambda x: "a"}, "must return decays a as numbers, got 'a'"),
+    ({"*.decay": lambda x: None}, "must return decays a as numbers, got None"),
     ({"*.decay": lambda x: x > 0}, "must return decays a as numbers, got torch.bool"),
     ({"*.decay": lambda x: x[:0]}, "must return decays a as numbers, got torch.float64 (0,)"),
 ]

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from plkernel.decays import pickles
-from plkernel.decays.pickles import _weights, read_pickle
+from plkernel.decays.inspection import inspected
+from plkernel.decays.pickles import _weights, read_parts, read_pickle
 from plkernel.decays.tensors import open_checkpoint
 
 ONE = torch.ones(2)
@@ -27,12 +28,13 @@ def nested(depth: int, value: Any = ONE) -> dict[str, Any]:
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_tensors_are_found_within_five_dictionaries(depth: int) -> None:
     name = ".".join("abcdefg"[:depth])
-    assert list(_weights({"model": nested(depth)})) == [name]
+    part, found = _weights({"model": nested(depth)})
+    assert (part, list(found)) == ("model", [name])
 
 
 def test_tensors_within_six_dictionaries_are_not_looked_for() -> None:
     content = {"model": nested(6)}
-    assert _weights(content) is content
+    assert _weights(content)[1] is content
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,25 @@ def test_tensors_within_six_dictionaries_are_not_looked_for() -> None:
     ],
 )
 def test_weights_are_found_among_what_is_saved(content: Any, names: list[str]) -> None:
-    assert list(_weights(content)) == names
+    assert list(_weights(content)[1]) == names
+
+
+@pytest.mark.parametrize(
+    ("content", "read", "left"),
+    [
+        ({"ema": {"a": ONE}, "raw": {"a": ONE}}, "ema", ("raw",)),
+        ({"ema": {"module.a": ONE}, "model": {"a": ONE}}, "model", ("ema",)),
+        ({"model": {"a": ONE}, "optimizer": {"a": ONE}, "loss": {"b": ONE}}, "model", ()),
+        ({"one": {"a": ONE}, "other": {"a": ONE}}, "", ()),
+    ],
+    ids=["an average", "one under a wrapper", "others", "all of them"],
+)
+def test_of_two_models_in_a_file_the_one_that_is_not_read_is_told(
+    content: Any, read: str, left: tuple[str, ...], tmp_path: Path
+) -> None:
+    torch.save(content, tmp_path / "x.pth")
+    _, part, copies = read_parts(tmp_path / "x.pth")
+    assert (part, copies) == (read, left)
 
 
 def test_what_is_no_dictionary_of_names_is_refused(tmp_path: Path) -> None:
@@ -96,6 +116,16 @@ def test_arrays_are_looked_for_as_deep_as_tensors(tmp_path: Path) -> None:
 def test_arrays_beside_the_weights_are_not_told_as_weights(tmp_path: Path) -> None:
     torch.save({"optimizer": {"x": ARRAY}, "epoch": 3}, tmp_path / "x.pth")
     assert set(read_pickle(tmp_path / "x.pth")) == {"optimizer", "epoch"}
+
+
+@pytest.mark.parametrize("head", ["state_dict", "mine"])
+def test_a_numpy_array_beside_nested_tensors_is_not_called_missing(
+    head: str, tmp_path: Path
+) -> None:
+    content = {head: {"l.0.A_log": ONE, "l.0.dt_bias": ARRAY}}
+    torch.save(content, tmp_path / "x.pth")
+    with pytest.raises(ValueError, match=r"l.0.dt_bias must be .* got numpy array; torch.from_num"):
+        inspected(str(tmp_path / "x.pth"))
 
 
 def test_a_numpy_array_beside_tensors_is_named(tmp_path: Path) -> None:

@@ -532,6 +532,13 @@ def test_parts_of_something_else_beside_weights_are_not_asked_for(tmp_path: Path
         inspected(str(tmp_path))
 
 
+def test_the_index_of_a_folder_hints_at_the_folder(tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": "b.safetensors"}}')
+    with pytest.raises(ValueError, match=f"got an index of other files; name {tmp_path}$"):
+        inspected(str(index))
+
+
 @pytest.mark.parametrize("limits", [[1.0, 0.1], [float("nan"), 1.0]])
 def test_limits_that_no_step_can_keep_are_told(limits: list[float], tmp_path: Path) -> None:
     save_file(STATE, tmp_path / "model.safetensors")

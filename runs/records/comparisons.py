@@ -71,6 +71,7 @@ COMPARISONS = (
     ),
     Compared(BEST, "0.92 M, 1.2 MB: short", "rates-wide", "short-matched", minimum=True),
     Compared(BEST, "0.92 M, 1.2 MB: concentrated", "rates-wide", "concentrated", minimum=True),
+    Compared(BEST, "0.92 M, 4.9 MB: short", "rates-wide-longer", "short-matched", minimum=True),
     Compared(LOW, "0.08 M, 1e-3: short", "memory-length", "short_low"),
     Compared(LOW, "0.08 M, 1e-3: concentrated", "memory-length", "concentrated-published_low"),
     Compared(LOW, "9.7 M, 3e-4: short", "published-gpu", "short_low"),

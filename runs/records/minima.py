@@ -29,6 +29,7 @@ CURVES = (
     "rates-warmup",
     "rates-warmup-ema",
     "rates-warmup-wide",
+    "rates-wide-longer",
     "rates-bare",
     "rates-warmup-bare",
     "rates-bare-longer",

@@ -513,6 +513,7 @@ AVERAGED = (
     "rates-warmup-ema",
     "rates-warmup-wide",
     "rates-wide",
+    "rates-wide-longer",
     "reach",
     "reach-far",
     "reach-wide",

@@ -363,6 +363,9 @@ def test_runs_without_a_common_step_are_told_their_steps_and_what_works(tmp_path
     pairs = [Row("a", 0, 1.0, 1), Row("a", 0, 1.0, 2), Row("b", 0, 1.0, 2), Row("b", 0, 1.0, 3)]
     with pytest.raises(ValueError, match="arm 'b' with seed 0 has 2, 3 and arm 'c' with seed 0"):
         last_values([*pairs, Row("c", 0, 1.0, 1)])
+    # Of two arms, though another run of the same arm has no step in common either.
+    with pytest.raises(ValueError, match="arm 'c' with seed 0 has 1 and arm 'a' with seed 1 has 2"):
+        last_values([Row("a", 0, 1.0, 1), Row("c", 0, 1.0, 1), Row("a", 1, 1.0, 2)])
 
 
 CHART = "Step,base-0 - loss,base-1 - loss,a-0 - loss,a-1 - loss,b-0 - loss,b-1 - loss\n"

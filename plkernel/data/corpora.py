@@ -260,7 +260,7 @@ def _written(name: str, source: Source, path: Path, max_bytes: int | None) -> Co
         if size < max(documents, 1):  # nothing, or separators only
             found = counted(documents, "document", "documents")
             raise ValueError(
-                f"corpus {name!r} must hold text, got none in {found}; name another, or the"
-                " column that holds text with the option column"
+                f"corpus {name!r} must hold text, got none in {found}; name another"
+                " corpus, or give the column with its text by the option column"
             )
     return Corpus(name, source.label, path, size, digest.hexdigest(), documents)

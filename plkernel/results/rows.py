@@ -5,6 +5,7 @@ from the name of the run.
 """
 
 import io
+import itertools
 import json
 import math
 import re
@@ -857,15 +858,10 @@ def last_values(rows: Iterable[Row], at: float | None = None) -> tuple[list[Row]
 
 def _no_common_step(runs: Sequence[Steps]) -> str:
     """What is wrong with runs that have no step in common: two of them, of two arms if possible."""
-    left = set(runs[0])
-    at = 0
-    while left:
-        at += 1
-        left &= set(runs[at])
-    second = runs[at]
-    apart = [one for one in runs[:at] if not set(one) & set(second)] or list(runs[:1])
-    arm = _last(second).arm
-    first = next((one for one in apart if _last(one).arm != arm), apart[0])
+    pairs = list(itertools.combinations(runs, 2))
+    apart = [(one, other) for one, other in pairs if not set(one) & set(other)]
+    of_two_arms = [(one, other) for one, other in apart if _last(one).arm != _last(other).arm]
+    first, second = (of_two_arms or apart or pairs)[0]
     told = " and ".join(_steps_text(one) for one in (first, second))
     return (
         f"rows: runs must have a step in common, got none that all have: {told}; to compare the"

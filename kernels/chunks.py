@@ -121,6 +121,7 @@ def load_rows(x, b, h, start, count, rows):  # type: ignore[no-untyped-def]
 
 @inner
 def store_rows(rows, b, h, start, count, x):  # type: ignore[no-untyped-def]
+    """The first `count` of rows (CHUNK,K) into steps of x (B,T,H,K), without spare columns."""
     for t in range(count):
         line = x[b, start + t, h]
         row = rows[t]
@@ -196,7 +197,8 @@ def flip(x, y):  # type: ignore[no-untyped-def]
 @inner
 def product(a, start, b, c):  # type: ignore[no-untyped-def]
     """c (N,M) = a^T b of N columns of a from `start` on and b (steps,M)."""
-    width, steps = c.shape[1], b.shape[0]
+    width = c.shape[1]
+    steps = b.shape[0]
     for i in range(0, c.shape[0], LANES):
         for j in range(0, width - LANES, 2 * LANES):
             for n in range(i, i + LANES, lanes.wide_tile_rows(c)):

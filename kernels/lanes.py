@@ -92,7 +92,8 @@ def _operation(result: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any
 
         first, *rest = inspect.signature(emit).parameters.values()
         define.__signature__ = inspect.Signature([first.replace(name="typingctx"), *rest])  # type: ignore[attr-defined]
-        define.__name__, define.__doc__ = emit.__name__, emit.__doc__
+        define.__name__ = emit.__name__
+        define.__doc__ = emit.__doc__
         return intrinsic(define)
 
     return decorate
@@ -177,9 +178,8 @@ def multiply_below(builder: Any, x: Any, lane: Any, y: Any) -> Any:
     below = builder.icmp_signed(
         "<", _mask(range(LANES)), _everywhere(builder, builder.trunc(lane, _INDEX))
     )
-    one = ir.Constant(
-        x.type, [1.0] * LANES
-    )  # a product that is stored in part would have to be waited for
+    # A product that is stored in part would have to be waited for.
+    one = ir.Constant(x.type, [1.0] * LANES)
     return builder.fmul(x, builder.select(below, y, one))
 
 
@@ -302,9 +302,12 @@ def _tile(columns: int) -> tuple[Any, Any]:
 
         Each array is contiguous; its part begins at flat[at], and its rows are `step` apart.
         """
-        size, vector = _rows_in_tile(c.element, columns), _vector(c.element)
-        a_pointer, b_pointer = builder.gep(a.data, [a_at]), builder.gep(b.data, [b_at])
-        before, loop = builder.block, builder.append_basic_block("steps")
+        size = _rows_in_tile(c.element, columns)
+        vector = _vector(c.element)
+        a_pointer = builder.gep(a.data, [a_at])
+        b_pointer = builder.gep(b.data, [b_at])
+        before = builder.block
+        loop = builder.append_basic_block("steps")
         builder.branch(loop)
         builder.position_at_end(loop)
         p, *sums = (builder.phi(x) for x in (count.type, *[vector] * size * columns))
@@ -374,7 +377,8 @@ def restore(builder: Any, word: Any) -> None:
 
 
 def _control_word(builder: Any, instruction: str, place: Any) -> None:
-    byte, name = ir.IntType(8).as_pointer(), f"llvm.x86.sse.{instruction}"
+    byte = ir.IntType(8).as_pointer()
+    name = f"llvm.x86.sse.{instruction}"
     kind = ir.FunctionType(ir.VoidType(), [byte])
     function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
     builder.call(function, [builder.bitcast(place, byte)])

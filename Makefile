@@ -51,7 +51,7 @@ tutorials: $(VENV)/installed-dev  ## run the notebooks in docs/tutorials again, 
 		[files.write(nbclient.NotebookClient(files.read(name, 4), coalesce_streams=True, record_timing=False).execute(), name) \
 		for name in sys.argv[1:]]' docs/tutorials/*.ipynb
 
-demo: $(VENV)/installed  ## set up, try initialisations of a model on Python's library and name the page (5 minutes)
+demo: $(VENV)/installed  ## set up, try initialisations of a model on Python's library and print the path of the report (5 minutes)
 	$(RUN) plkernel.trial stdlib --minutes 5
 	@echo; echo "The answer stands first in runs/out/trial-stdlib/report/report.html. Now try, with $(BIN)/python:"
 	@echo "  python -m plkernel.trial PATH               the same on a text of yours"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaincinv
 
 from plkernel.analysis.exponentials import Floats, power_law, power_law_target, score
@@ -316,6 +316,16 @@ def _of_layers() -> Iterator[InitialDecays]:
         yield InitialDecays(f"rwkv7-{layer}", f"RWKV-7, {AT_MOST}", rates)
 
 
+ROOM_FOR_NAMES = 150.0
+"""Below the least value that is drawn, for the legends."""
+
+
+def _above(least: float, log_kernel: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A kernel from its logarithm, without what lies below `least`."""
+    kernel = np.exp(log_kernel)
+    return np.where(kernel < least, np.nan, kernel)
+
+
 def gallery_figure(
     starts: Sequence[Initialisation], slopes: Sequence[float], beta: float, max_lag: int
 ) -> "Figure":
@@ -330,6 +340,7 @@ def gallery_figure(
     groups = [(family, list(one)) for family, one in groupby(starts, lambda start: start.family)]
     lags = np.geomspace(1, max_lag, 200)
     told = iter(slopes)
+    least = max_lag**-beta / 20
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, 1.65 * len(groups) / 4 + 0.75))
         grid = figure.subplots(len(groups) // 4, 4, sharex=True, sharey=True)
@@ -341,11 +352,11 @@ def gallery_figure(
                 coherent = start.log_kernel(lags)
                 label = f"{start.name}  {next(told):.2f}"
                 look = {"color": colour, "marker": marker, "ms": 2.6, "markevery": (20, 40)}
-                axes.plot(lags, np.exp(rms - rms[0]), **look, **DOTTED)
-                axes.plot(lags, np.exp(coherent - coherent[0]), **look, **SOLID, label=label)
+                axes.plot(lags, _above(least, rms - rms[0]), **look, **DOTTED)
+                axes.plot(lags, _above(least, coherent - coherent[0]), **look, **SOLID, label=label)
             axes.legend(loc="lower left", **LEGEND)
         grid[0, 0].set(
-            xscale="log", yscale="log", xlim=(1, max_lag), ylim=(max_lag**-beta / 80, 1.5)
+            xscale="log", yscale="log", xlim=(1, max_lag), ylim=(least / ROOM_FOR_NAMES, 1.5)
         )
         decades(grid[0, 0].xaxis, grid[0, 0].yaxis)
         for axes in grid[-1]:

@@ -37,11 +37,13 @@ CAPTION = (
 )
 FIGURE_CAPTION = (
     "Final validation loss against the learning rate: seeds (thin), their mean (dots) and its"
-    " parabola near the minimum (thick, circle). Right: minima minus that of the baseline, seeds"
-    " and 95 % t interval."
+    " parabola near the minimum (thick, circle). Right: differences of minima, seeds (strokes) and"
+    " their mean with its 95 % t interval."
 )
 POINTS = 60
 """Of a parabola that is drawn."""
+ABOVE_ROW = 0.15
+"""Where the name of a difference stands, in rows."""
 STEEP = 6.0
 """Losses are shown up to so many times the range of the fitted ones above the least."""
 
@@ -209,7 +211,8 @@ def rate_figure(results: Sequence[CurveResult], unit: str) -> "Figure | None":
     compared = [one for one in shown if one.difference and one.difference.n]
     with style():
         rows_of_legend = math.ceil(len(shown) / 3)
-        figure = Figure(figsize=(PAGE_WIDTH, 2.9 + 0.15 * rows_of_legend))
+        height = max(2.9, 0.9 + 0.42 * len(compared)) + 0.15 * rows_of_legend
+        figure = Figure(figsize=(PAGE_WIDTH, height))
         ratios = [2.2, 1.0] if compared else [1.0]
         axes = list(figure.subplots(1, len(ratios), width_ratios=ratios, squeeze=False)[0])
         for index, one in enumerate(shown):
@@ -218,7 +221,7 @@ def rate_figure(results: Sequence[CurveResult], unit: str) -> "Figure | None":
         _label_rates(axes[0], shown)
         axes[0].set_ylim(*_loss_limits(shown))
         if compared:
-            _draw_differences(axes[1], shown, compared)
+            _draw_differences(axes[1], shown, compared, unit)
         legend_below(figure, [one.curve.name for one in shown])
     return figure
 
@@ -263,9 +266,10 @@ def _loss_limits(shown: Sequence[CurveResult]) -> tuple[float, float]:
 
 
 def _draw_differences(
-    axes: "Axes", shown: Sequence[CurveResult], compared: Sequence[CurveResult]
+    axes: "Axes", shown: Sequence[CurveResult], compared: Sequence[CurveResult], unit: str
 ) -> None:
-    """Draw a row for every difference of minima: seeds, mean and interval."""
+    """Draw a row for every difference of minima: its name, seeds, mean and interval."""
+    centre_by_row = axes.get_yaxis_transform()
     axes.axvline(0.0, color="0.4", lw=0.6)
     for row, one in enumerate(compared):
         difference = one.difference
@@ -277,7 +281,16 @@ def _draw_differences(
         if difference.n > 1:
             axes.plot([difference.low, difference.high], [height] * 2, color=look["color"], lw=1.5)
         axes.plot([difference.mean], [height], marker="o", ms=5, color=look["color"])
+        axes.text(
+            0.5,
+            height + ABOVE_ROW,
+            f"{one.curve.name}\nminus {one.against}",
+            transform=centre_by_row,
+            ha="center",
+            va="bottom",
+            fontsize="x-small",
+        )
     axes.set_yticks([])
-    axes.set_ylim(-0.6, len(compared) - 0.4)
+    axes.set_ylim(-0.5, len(compared) - 0.2)
     axes.locator_params(axis="x", nbins=4)
-    axes.set(xlabel="difference of minima,\nbelow 0 is better")
+    axes.set(xlabel=f"difference of minima,\n{unit}; below 0 is better")

@@ -17,7 +17,7 @@ class Compared(NamedTuple):
 
     against  its baseline in the study if None
     seeds    the first and the last seed that count, as in "7-11"; all if empty
-    minimum  whether it is the minimum of its curve over learning rates, against the baseline's
+    minimum  whether the minima of their curves over learning rates are compared
     """
 
     group: str
@@ -35,6 +35,7 @@ NEAR = "Memory within 256 bytes"
 CODE = "Source code, by size"
 BEST = "Source code, at best rates"
 LOW = "Learning rate too low"
+RWKV = "RWKV, at best rates"
 GOOSE = "RWKV-7, source code"
 MAMBA = "Mamba-2, source code"
 
@@ -76,6 +77,10 @@ COMPARISONS = (
     Compared(LOW, "0.08 M, 1e-3: concentrated", "memory-length", "concentrated-published_low"),
     Compared(LOW, "9.7 M, 3e-4: short", "published-gpu", "short_low"),
     Compared(LOW, "9.7 M, 3e-4: concentrated", "published-gpu", "concentrated-published_low"),
+    Compared(RWKV, "RWKV-6, 1.2 MB: short", "rates-finch", "short", "official", minimum=True),
+    Compared(RWKV, "RWKV-6, 4.9 MB: short", "rates-finch-longer", "short", minimum=True),
+    Compared(RWKV, "RWKV-7, 1.2 MB: short", "rates-goose", "short", "official", minimum=True),
+    Compared(RWKV, "RWKV-7, 4.9 MB: short", "rates-goose-longer", "short", minimum=True),
     Compared(GOOSE, "power law", "models-goose", "power-law"),
     Compared(GOOSE, "its half-lives alone", "models-goose", "power-law-decays"),
     Compared(MAMBA, "power law at 4e-3", "models-mamba2-rates", "power-law_4e-3"),

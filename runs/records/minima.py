@@ -3,7 +3,7 @@
 render.py writes the table into docs/evidence/rates.md, and the figure to rates/ends.png and .svg.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -186,9 +186,11 @@ def table_rows() -> list[list[str]]:
     ]
 
 
-ROW_HEIGHT = 0.24
+ROW_HEIGHT = 0.32
 APART = 0.15
 """Rows between two starts of one setting, halved."""
+DIFFERENCES = (-0.12, 0.02)
+"""Bits per byte that are drawn; a difference beyond has an arrow and its number."""
 LOOKS: dict[str, dict[str, Any]] = {
     "short": {"marker": "o", "color": COLOURS[0]},
     "concentrated": {"marker": "D", "color": COLOURS[1]},
@@ -197,46 +199,58 @@ BASELINE: dict[str, Any] = {"marker": "|", "color": INK, "ls": "", "ms": 9, "mew
 
 
 def figure() -> Figure:
-    """Draw where log-spaced half-lives end, and where another start does, in every setting."""
+    """Draw where log-spaced half-lives end and where another start does, beside the differences."""
     settings = [list(rows) for _, rows in groupby(comparisons(), _setting)]
     with style():
-        drawing = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(settings) + 1.0))
-        axes = drawing.subplots()
+        drawing = Figure(figsize=(PAGE_WIDTH, ROW_HEIGHT * len(settings) + 1.2))
+        ends, differences = drawing.subplots(1, 2, sharey=True, width_ratios=[1.3, 1.0])
+        differences.axvline(0.0, color=INK, lw=0.6)
         for place, of_setting in enumerate(settings):
-            _draw(axes, place, of_setting)
-        axes.set_yticks(range(len(settings)), [_label(rows[0]) for rows in settings])
-        axes.set(ylim=(len(settings) - 0.5, -0.5), xlabel="bits per byte at the best learning rate")
-        axes.tick_params(axis="y", length=0)
-        axes.spines["left"].set_visible(False)
-        axes.grid(axis="x", lw=0.3, alpha=0.5)
-        drawing.legend(handles=_legend(), loc="outside lower center", ncols=4)
+            ends.plot(of_setting[0].baseline, place, **BASELINE)
+            for index, one in enumerate(of_setting):
+                height = place + APART * (2 * index - len(of_setting) + 1)
+                _draw_end(ends, height, one)
+                _draw_difference(differences, height, one)
+        ends.set_yticks(range(len(settings)), [_label(rows[0]) for rows in settings])
+        ends.set(ylim=(len(settings) - 0.5, -0.5), xlabel="bits per byte at the best rate")
+        differences.set(xlim=DIFFERENCES, xlabel="minus log-spaced, bits per byte")
+        for axes in (ends, differences):
+            axes.tick_params(axis="y", length=0)
+            axes.spines["left"].set_visible(False)
+            axes.grid(axis="x", lw=0.3, alpha=0.5)
+        drawing.legend(handles=_legend(), loc="outside lower center", ncols=3)
     return drawing
 
 
-def _draw(axes: "Axes", place: float, of_setting: Sequence[AtBest]) -> None:
-    """The end of log-spaced half-lives, and of each start with the interval of its difference."""
-    base = of_setting[0].baseline
-    for index, one in enumerate(of_setting):
-        height = place + APART * (2 * index - len(of_setting) + 1)
-        end = base + one.val.mean
-        look = LOOKS[one.start]
-        axes.plot([base, end], [height, height], color=GREY, lw=0.6)
-        axes.plot(
-            [base + one.val.low, base + one.val.high], [height, height], color=look["color"], lw=1.6
+def _draw_end(axes: "Axes", height: float, one: AtBest) -> None:
+    """The end of a start, and a line from that of log-spaced half-lives."""
+    end = one.baseline + one.val.mean
+    axes.plot([one.baseline, end], [height, height], color=GREY, lw=0.6)
+    axes.plot(end, height, ms=3.6, ls="", **LOOKS[one.start])
+
+
+def _draw_difference(axes: "Axes", height: float, one: AtBest) -> None:
+    """The difference of a start with its interval; an arrow where it lies beyond the axis."""
+    look = LOOKS[one.start]
+    least = DIFFERENCES[0]
+    if one.val.mean < least:
+        axes.plot(least, height, marker="<", ms=4, color=look["color"], clip_on=False)
+        axes.text(
+            least + 0.004, height, f"{one.val.mean:.3f}", va="center", color=look["color"], size=7
         )
-        axes.plot(end, height, ms=3.6, ls="", **look)
-    axes.plot(base, place, **BASELINE)
+        return
+    axes.plot([one.val.low, one.val.high], [height, height], color=look["color"], lw=1.4)
+    axes.plot(one.val.mean, height, ms=3.6, ls="", **look)
 
 
 def _legend() -> list[Line2D]:
-    starts = [Line2D([], [], lw=1.6, ms=3.6, label=name, **look) for name, look in LOOKS.items()]
-    difference = Line2D([], [], color=GREY, lw=0.6, label="difference")
-    return [Line2D([], [], label="log-spaced", **BASELINE), *starts, difference]
+    starts = [Line2D([], [], lw=1.4, ms=3.6, label=name, **look) for name, look in LOOKS.items()]
+    return [Line2D([], [], label="log-spaced", **BASELINE), *starts]
 
 
 def _label(one: AtBest) -> str:
     gain = "no gain" if one.gain == "none" else one.gain
     return (
-        f"{gain}, {one.channels} channels, {one.megabytes:.1f} MB,"
+        f"{one.study}: {gain}, {one.channels} ch.,\n{one.megabytes:.1f} MB,"
         f" warm-up {one.warmup} of {one.steps:,}"
     )

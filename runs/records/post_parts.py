@@ -1,14 +1,17 @@
-"""PoST, part by part: the two tables of its page, over the studies of RWKV-7 and of Mamba-2.
+"""PoST, part by part: tables and a figure of its page, over the studies of RWKV-7 and of Mamba-2.
 
 A start is compared with the model's own initialisation in the same study, seed by seed.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import long_windows
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from sentences import Estimate, recalled_lead, shown
 
+from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, style
 from plkernel.results.statistics import mean_interval
 
 TIMES_OF_RECALL = 8
@@ -131,16 +134,54 @@ def _far_lead(tested: Tested, start: str) -> str:
     """Return the lead of a start at far pairs, or a dash where it was not tried."""
     if start not in tested.arms:
         return MISSING
+    return shown(_lead(tested, start), "+.1f")
+
+
+def _lead(tested: Tested, start: str) -> Estimate:
+    """Return the lead of a start at far pairs, in points."""
     run = long_windows.study_of(tested.study).finished(tested.own)[0]
     farthest = TIMES_OF_RECALL * run.config["train"]["context"]
-    found = recalled_lead(
+    return recalled_lead(
         tested.study,
         tested.arms[start],
         tested.own,
         str(TIMES_OF_RECALL),
         distance=str(farthest),
     )
-    return shown(found, "+.1f")
+
+
+MARKERS = ("s", "D", "^", "o", "v")
+BETWEEN_STARTS = 0.16
+"""Rows between two starts of a model."""
+
+
+def far_figure() -> Figure:
+    """Draw the leads at far pairs of every start in every model, with their intervals."""
+    looks: dict[str, dict[str, Any]] = {
+        start: {"marker": marker, "color": colour}
+        for start, marker, colour in zip(STARTS, MARKERS, COLOURS, strict=False)
+    }
+    with style():
+        figure = Figure(figsize=(PAGE_WIDTH, 3.9))
+        axes = figure.subplots()
+        axes.axvline(0.0, color=INK, lw=0.6)
+        for row, tested in enumerate(RECALL):
+            tried = [start for start in STARTS if start in tested.arms]
+            for place, start in enumerate(tried):
+                height = row + BETWEEN_STARTS * (place - (len(tried) - 1) / 2)
+                found = _lead(tested, start)
+                colour = looks[start]["color"]
+                axes.plot([found.low, found.high], [height, height], color=colour, lw=1.4)
+                axes.plot(found.value, height, ms=4, ls="", **looks[start])
+        axes.set_yticks(range(len(RECALL)), [tested.model for tested in RECALL])
+        axes.set(ylim=(len(RECALL) - 0.5, -0.5))
+        axes.set_xlabel("lead over the model's own initialisation at far pairs, points")
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.grid(axis="x", lw=0.3, alpha=0.5)
+        lines = [Line2D([], [], lw=1.4, ms=4, label=start, **looks[start]) for start in STARTS]
+        figure.legend(handles=lines, loc="outside lower center", ncols=3)
+    return figure
 
 
 def reading_on() -> tuple[list[str], list[list[str]]]:

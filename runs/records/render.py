@@ -303,9 +303,9 @@ def worth_of_exponents(corpus: str, decays: str, at: str) -> NDArray[np.float64]
 
 
 CONTRASTS = {
-    "own exponent minus 1.15": ("own", "fixed"),
-    "other kind's minus own": ("other", "own"),
-    "1.15 minus none": ("fixed", "uniform"),
+    "own exponent minus published 1.15": ("own", "fixed"),
+    "exponent of the other kind minus own": ("other", "own"),
+    "published 1.15 minus no exponent": ("fixed", "uniform"),
 }
 """Columns of the sweep of exponents, and the two starts whose difference they hold."""
 
@@ -1112,6 +1112,7 @@ if __name__ == "__main__":
         figures[f"recall-{name}/recall"] = recall_tests.figure(f"recall-{name}")
     for one in ("post-text", "post-text-mamba2", "post-text-weighted"):
         figures[f"{one}/losses"] = long_windows.figure(one)
+    figures["recall-far/parts"] = post_parts.far_figure()
     figures["recall-mamba2-weighted/trade"] = trade.figure()
     for one in (*minima.CURVES, *minima.OTHER_MODELS):
         curves = rate_figure(curve_results(study_of(one)), "bits per byte")

@@ -367,7 +367,8 @@ def paired(
 def compared(one: Compared, at: str = "final_val_bpb") -> PairedDifference:
     """Return the paired difference of a comparison."""
     if one.minimum:
-        return minimum_difference(one.study, one.arm, "test" if at == "test_bpb" else "val")
+        text = "test" if at == "test_bpb" else "val"
+        return minimum_difference(one.study, one.arm, text, one.against)
     return paired(one.study, one.arm, one.against, at, one.seeds)
 
 

@@ -155,6 +155,8 @@ def test_every_curve_of_the_figure_is_the_kernel_that_its_label_names() -> None:
                 coherent = (first * decays).sum() / first.sum()
                 rms = np.sqrt((squares * decays**2).sum() / squares.sum())
                 # a sum of positive terms, each of an exponential with a large argument
-                assert solid.get_ydata()[at] == pytest.approx(coherent, rel=1e-9)
-                assert dotted.get_ydata()[at] == pytest.approx(rms, rel=1e-9)
+                for line, kernel in ((solid, coherent), (dotted, rms)):
+                    # the legend stands below a twentieth of the law at the last lag
+                    drawn = kernel if kernel >= 512**-1.5 / 20 else np.nan
+                    assert line.get_ydata()[at] == pytest.approx(drawn, rel=1e-9, nan_ok=True)
     assert sorted(seen) == sorted(told)

@@ -578,7 +578,8 @@ def test_the_figure_of_curves_shows_losses_within_its_limits_and_differences_bes
         "final validation, bits per byte",
     )
     assert [label.get_text() for label in curves.get_xticklabels()] == [f"{x:g}" for x in RATES]
-    assert differences.get_xlabel() == "difference of minima,\nbelow 0 is better"
+    assert differences.get_xlabel() == "difference of minima,\nbits per byte; below 0 is better"
+    assert [text.get_text() for text in differences.texts] == ["short\nminus long"]
     one = comparison.curves[1].difference
     drawn = [list(line.get_xdata()) for line in differences.lines[1:]]
     assert drawn[0] == list(one.per_seed.values())

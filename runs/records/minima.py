@@ -105,28 +105,13 @@ def _setting(one: AtBest) -> tuple[float, ...]:
     return gain, one.channels, one.megabytes, one.warmup, CURVES.index(one.study)
 
 
-def _of_short(megabytes: str) -> list[AtBest]:
-    """Return the comparisons of short half-lives after so many megabytes, as the table has them."""
-    return [
-        one for one in comparisons() if one.start == "short" and f"{one.megabytes:.1f}" == megabytes
-    ]
-
-
-@number
-def least_lead_at_best(megabytes: str) -> float:
-    """Return the least lead of short half-lives, each at its best rate, over all settings."""
-    return min(-one.val.mean for one in _of_short(megabytes))
-
-
-@number
-def largest_lead_at_best(megabytes: str) -> float:
-    """Return the largest of these leads."""
-    return max(-one.val.mean for one in _of_short(megabytes))
-
-
 def _ends_at_best(start: str) -> list[float]:
     """Return where a start ends in every setting of 64 channels and 1.2 MB: short or log-spaced."""
-    narrow = [one for one in _of_short("1.2") if one.channels == 64]
+    narrow = [
+        one
+        for one in comparisons()
+        if one.start == "short" and one.channels == 64 and one.megabytes < 2
+    ]
     return [one.baseline + one.val.mean * (start == "short") for one in narrow]
 
 

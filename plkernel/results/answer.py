@@ -27,15 +27,18 @@ UNIT_FROM = 0.1
 def answer(comparison: Comparison) -> str:
     """One sentence on all differences, at the significance of the report (Holm-corrected)."""
     where = _where(comparison)
-    if comparison.curves:
-        return f"{where}, {curve_clauses(comparison.curves, comparison.unit)}."
     if not any(one.n > 1 for one in comparison.on_text.values()):
         return (
             f"{where}, no arm shares two seeds with its baseline, so nothing can be distinguished."
         )
     is_few = len(comparison.on_text) <= MOST_NAMED
     is_short = is_few and len(comparison.text_blocks) <= MOST_BLOCKS
-    told = _every_arm(comparison) if is_short else _counts(comparison)
+    if comparison.curves:
+        told = f", {curve_clauses(comparison.curves, comparison.unit)}"
+    elif is_short:
+        told = _every_arm(comparison)
+    else:
+        told = _counts(comparison)
     control = control_note(comparison)
     if control:
         told += f"; {control}"
@@ -100,7 +103,8 @@ def _where(comparison: Comparison) -> str:
     if not runs:
         return "So far, with the control alone"
     planned = [run for run in comparison.study.runs if run.arm not in controls]
-    begins = "On" if len(runs) == len(planned) else "So far, on"
+    ended = [run for run in comparison.study.ended if run.arm not in controls]
+    begins = "On" if len(ended) == len(planned) else "So far, on"
     where = f"{begins} {_texts(runs)}, after {_bytes_read(runs)}"
     seeds = [one.n for one in comparison.on_text.values()]
     if seeds:

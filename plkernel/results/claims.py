@@ -209,9 +209,12 @@ def _subset_sums(data: Floats) -> Floats:
 def t_below(differences: ArrayLike, bound: float = 0.0) -> float:
     """p of the one-sided t test against mean >= bound.
 
-    Without any spread 0 below the bound, and 1 elsewhere.
+    Without any spread the test has no scale: then p is that of sign flips, 2**-n below the bound,
+    and 1 elsewhere.
     """
     data = np.asarray(differences, dtype=np.float64) - bound
+    if data.size and np.ptp(data) == 0:
+        return float(2.0**-data.size) if data[0] < 0 else 1.0
     p = float(stdtr(data.size - 1, t_statistic(mean_interval(data))))
     return 1.0 if math.isnan(p) else p
 

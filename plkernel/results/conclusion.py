@@ -9,6 +9,7 @@ from plkernel.common.corpus_names import is_synthetic
 from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import Comparison
 from plkernel.results.saved import LzmaLosses, Reference
+from plkernel.results.statistics import detectable_difference
 from plkernel.results.wording import interval_text, listed, mean_text, size_text, span
 
 FEW = 4
@@ -23,12 +24,21 @@ def overview(comparison: Comparison) -> list[str]:
         return ["No difference can be tested: those of two seeds or more are 0, or not finite."]
     seeds = span([comparison.on_text[name].n for name in comparison.tested])
     sentences = [_significant(comparison, seeds)]
-    found = [comparison.detectable[name] for name in comparison.on_text]
+    if comparison.curves:
+        sentences[0] = f"At single learning rates, {sentences[0][0].lower()}{sentences[0][1:]}"
+        minima = [one.difference for one in comparison.curves if one.difference]
+        found = [detectable_difference(one.standard_deviation, one.n) for one in minima]
+        what = "one comparison of minima"
+        over = "curves"
+    else:
+        found = [comparison.detectable[name] for name in comparison.on_text]
+        what = "one comparison"
+        over = "arms"
     sizes = [size for size in found if not math.isnan(size)]
     if sizes:
         sentences.append(
-            f"With {seeds} seeds and this spread, one comparison on its own finds a"
-            f" difference of {median(sizes):.2g} {comparison.unit} 8 times in 10 (median over arms;"
+            f"With {seeds} seeds and this spread, {what} on its own finds a difference of"
+            f" {median(sizes):.2g} {comparison.unit} 8 times in 10 (median over {over};"
             f" {span(sizes, '.2g')})."
         )
     return sentences

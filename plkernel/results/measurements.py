@@ -12,10 +12,9 @@ from plkernel.config.schema import (
     Gate,
     Hypothesis,
     MeasuredNumber,
-    steps_of,
 )
 from plkernel.results.rate_curves import curve_against, rate_curve
-from plkernel.results.study import FinishedRun, Study, StudyRun
+from plkernel.results.study import FinishedRun, Study, StudyRun, as_planned, train_options
 
 LEAST = {"target bytes": 16_000, "answers": 1_000}
 """Predictions that a gate must rest on, by what they are."""
@@ -165,24 +164,6 @@ def answers_of_runs(
         length = (measured.times or 1) * _context(study, run)
         counts.append(run.result.answers(measured.metric, length, measured.distance))
     return min(counts, default=0)
-
-
-def as_planned(study: Study, run: StudyRun) -> bool:
-    """True if a run finished after as many steps as the spec of the study says."""
-    if run.result is None:
-        return False
-    train = train_options(study.spec, run.arm)
-    planned = steps_of(
-        train.get("steps"), train.get("bytes"), train.get("batch") or 1, train.get("context") or 1
-    )
-    return not planned or run.result.steps == planned
-
-
-def train_options(spec: Mapping[str, Any], arm: str) -> dict[str, Any]:
-    """[train] of a spec with what the arm changes of it."""
-    shared = spec.get("train") or {}
-    own = spec["arms"].get(arm, {}).get("train") or {}
-    return {**shared, **own}
 
 
 def basis_of(

@@ -59,15 +59,26 @@ def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
             )
         of_mean = hypothesis.arm in spec.means
         sd, seeds, others = _spread(study, hypothesis, of_mean)
-        if not sd > 0 or len(spec.seeds) < 2:
+        if len(spec.seeds) < 2:
             raise ValueError(
-                f"pilot must show a spread for {hypothesis.name!r}, got none in {pilot}; it takes"
-                f" {LEAST_PILOT} seeds there, and two in the spec"
+                f"seeds must be two or more for the power of {hypothesis.name!r}, got"
+                f" {len(spec.seeds)}"
+            )
+        if not seeds:
+            raise ValueError(
+                f"pilot must have two arms with a seed in common that measured"
+                f" {hypothesis.metric} for {hypothesis.name!r}, got none in {pilot}; make it with"
+                " the spec of the study and other seeds"
             )
         if seeds < LEAST_PILOT:
             raise ValueError(
                 f"pilot must have {LEAST_PILOT} seeds or more for {hypothesis.name!r}, got {seeds}"
                 f" in {pilot}; so few hardly tell a spread, add seeds to the pilot"
+            )
+        if not sd > 0:
+            raise ValueError(
+                f"pilot must show a spread for {hypothesis.name!r}, got none over {seeds} seeds in"
+                f" {pilot}; declare a number that rests on more predictions, or add seeds"
             )
         members = len(by_family[hypothesis.family])
         row = _row(hypothesis, sd, seeds, len(spec.seeds), members)
@@ -117,7 +128,7 @@ def _spread(study: Study, hypothesis: Hypothesis, of_mean: bool) -> tuple[float,
         if found[0] > 0:
             known.append(found)
     if not known:
-        return math.nan, 0, 0
+        return math.nan, seeds, 0
     typical = median(sd for sd, _ in known)
     fewest = min(seeds for _, seeds in known)
     return typical, fewest, len(known)

@@ -26,7 +26,7 @@ import numpy as np
 from plkernel.common.cli import counted
 from plkernel.config.factors import CURVE, curves_of, opposite
 from plkernel.results.statistics import Estimate, PairedDifference, mean_interval, paired_difference
-from plkernel.results.study import FinishedRun, Study, StudyRun
+from plkernel.results.study import FinishedRun, Study, StudyRun, as_planned
 from plkernel.results.wording import listed
 
 LOSSES = {"val_bpb_minimum": "final_val_bpb", "test_bpb_minimum": "test_bpb"}
@@ -108,7 +108,7 @@ class RateCurve:
     """The losses of one arm by learning rate and seed.
 
     losses   by rate (ascending) and seed, of seeds that have ended at every one of these rates;
-             infinite where a run diverged or failed
+             infinite where a run diverged, failed or took another number of steps than planned
     waiting  further rates, at which some curve of the study has no ended run yet
     """
 
@@ -132,7 +132,7 @@ class RateCurve:
 
     @cached_property
     def rates(self) -> tuple[float, ...]:
-        """Rates at which half of the seeds or more have finished, ascending.
+        """Rates at which half of the seeds or more have finished as planned, ascending.
 
         A rate at which most runs diverge says nothing of the minimum.
         """
@@ -156,7 +156,25 @@ class RateCurve:
 
     @cached_property
     def fitted(self) -> tuple[float, ...]:
-        """The rates that a parabola is fitted to; none where there are fewer than three."""
+        """The rates that a parabola is fitted to; none where there are too few, or some are lost.
+
+        A parabola without a rate between those near the best one has another minimum than that of
+        an equal curve which has the rate.
+        """
+        return () if self.lost else self._near_best
+
+    @cached_property
+    def lost(self) -> tuple[float, ...]:
+        """Rates between those near the best one that are not usable, see `rates`."""
+        if not self._near_best:
+            return ()
+        low, *_, high = self._near_best
+        unusable = sorted(set(self.losses) - set(self.rates))
+        return tuple(rate for rate in unusable if low < rate < high)
+
+    @cached_property
+    def _near_best(self) -> tuple[float, ...]:
+        """The usable rate that is best on average, and those near it; three or more, or none."""
         if len(self.rates) < 3 or not self.seeds:
             return ()
         best = int(np.argmin(self.means))
@@ -181,8 +199,26 @@ class RateCurve:
 
     @cached_property
     def at_edge(self) -> bool:
-        """True if the rate that is best on average is the lowest or the highest one."""
+        """True if the rate that is best on average is the lowest or the highest usable one."""
         return bool(self.seeds) and int(np.argmin(self.means)) in (0, len(self.rates) - 1)
+
+    @property
+    def edge(self) -> str:
+        """The edge of `at_edge` in words: of the rates tried, or of those that are usable."""
+        best = self.rates[int(np.argmin(self.means))]
+        tried = best in (min(self.losses), max(self.losses))
+        return "the first or last tried" if tried else "the first or last at which runs finish"
+
+    @property
+    def at_end_of_fit(self) -> bool:
+        """True if the parabola of the mean is lowest at the first or last rate that is fitted."""
+        return self.fit is not None and self.fit.rate in (self.fit.lowest, self.fit.highest)
+
+    @cached_property
+    def seeds_at_end_of_fit(self) -> tuple[int, ...]:
+        """The seeds whose own parabola is lowest at the first or last rate that is fitted."""
+        ends = {seed: one.rate in (one.lowest, one.highest) for seed, one in self.fits.items()}
+        return tuple(seed for seed, at_end in ends.items() if at_end)
 
     @property
     def lack(self) -> Lack | None:
@@ -192,6 +228,13 @@ class RateCurve:
         if self.rates and not self.seeds:
             why = f"{self.name}: no seed finished at every usable learning rate"
             return Lack(why, "add seeds")
+        if self.lost:
+            rates = listed(f"{rate:g}" for rate in self.lost)
+            why = (
+                f"{self.name}: fewer than half of the seeds finished as planned at learning rate"
+                f" {rates}, between others near the best one, so that it has no minimum"
+            )
+            return Lack(why, "run them again, or add rates near it")
         if self.rates and not self.fitted:
             number = counted(
                 len(self.rates), "usable learning rate is", "usable learning rates are"
@@ -209,7 +252,10 @@ class RateCurve:
         if lack is not None:
             return lack.why
         if self.at_edge:
-            return f"{self.name}: its best learning rate is the first or last tried"
+            return f"{self.name}: its best learning rate is {self.edge}"
+        if self.at_end_of_fit and self.fit is not None:
+            low, high = self.fit.lowest, self.fit.highest
+            return f"{self.name}: its parabola has no minimum between {low:g} and {high:g}"
         if self.gap:
             low, high = self.gap
             return f"{self.name}: no learning rate between {low:g} and {high:g}"
@@ -224,15 +270,20 @@ class RateCurve:
         return parabola(self.fitted, [means[rate] for rate in self.fitted])
 
     @cached_property
-    def minima(self) -> dict[int, float]:
-        """The minimum of every seed."""
+    def fits(self) -> dict[int, Parabola]:
+        """The parabola of every seed."""
         if not self.fitted:
             return {}
         found = {}
         for seed in self.seeds:
             own = [self.losses[rate][seed] for rate in self.fitted]
-            found[seed] = parabola(self.fitted, own).minimum
+            found[seed] = parabola(self.fitted, own)
         return found
+
+    @cached_property
+    def minima(self) -> dict[int, float]:
+        """The minimum of every seed."""
+        return {seed: one.minimum for seed, one in self.fits.items()}
 
     @property
     def estimate(self) -> Estimate:
@@ -307,7 +358,7 @@ def _ended_losses(
     for run in study.runs:
         if seeds is not None and run.seed not in seeds:
             continue
-        loss = _loss(run, key)
+        loss = _loss(study, run, key)
         if loss is not None:
             by_arm.setdefault(run.arm, {})[run.seed] = loss
     curves = {}
@@ -326,9 +377,11 @@ def _shared_rates(ended: Mapping[str, Mapping[float, Mapping[int, float]]]) -> s
     return set.intersection(*begun) if begun else set()
 
 
-def _loss(run: StudyRun, key: str) -> float | None:
-    """The loss of a run, infinite where it diverged; None before it has ended."""
+def _loss(study: Study, run: StudyRun, key: str) -> float | None:
+    """The loss of a run, infinite where it did not end as planned; None before it has ended."""
     if isinstance(run, FinishedRun):
+        if not as_planned(study, run):
+            return math.inf
         value: float | None = getattr(run.result, key)
         return value
     return math.inf if run.error is not None else None

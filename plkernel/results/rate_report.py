@@ -12,6 +12,7 @@ from plkernel.analysis.figures.style import (
     line_style,
     style,
 )
+from plkernel.common.cli import counted
 from plkernel.results.rate_curves import CurveResult, RateCurve
 from plkernel.results.statistics import ALPHA, PairedDifference, holm, with_p
 from plkernel.results.wording import (
@@ -70,12 +71,21 @@ def curve_clauses(results: Sequence[CurveResult], unit: str) -> str:
         numbers = mean_and_interval(difference, "+.3f")
         if p_values[name] < ALPHA:
             place = "behind" if difference.mean > 0 else "ahead of"
-            clauses.append(f"{name} is {place} {one.against}, {numbers}")
+            clause = f"{name} is {place} {one.against}, {numbers}"
         else:
-            clauses.append(f"{name} cannot be distinguished from {one.against}, {numbers}")
+            clause = f"{name} cannot be distinguished from {one.against}, {numbers}"
+        clauses.append(clause + _doubt_clause(one, results))
     if not clauses:
         return "no two curves have a minimum with a common seed"
     return f"at the best learning rate of each, {'; '.join(clauses)} {unit}"
+
+
+def _doubt_clause(one: CurveResult, results: Sequence[CurveResult]) -> str:
+    """Why a difference of minima is not to be trusted, in brackets; empty where nothing is."""
+    (against,) = [other.curve for other in results if other.curve.name == one.against]
+    doubts = [curve.doubt for curve in (one.curve, against) if not curve.waiting]
+    known = [doubt for doubt in doubts if doubt is not None]
+    return f" (not to be trusted: {'; '.join(known)})" if known else ""
 
 
 def curve_rows(results: Sequence[CurveResult]) -> list[list[str]]:
@@ -142,12 +152,17 @@ def curve_cautions(results: Sequence[CurveResult]) -> list[str]:
     """
     sentences = _still_waiting(results)
     complete = [one.curve for one in results if not one.curve.waiting]
-    edge = [curve.name for curve in complete if curve.at_edge]
-    if edge:
+    at_edge: dict[str, list[str]] = {}
+    for curve in complete:
+        if curve.at_edge:
+            at_edge.setdefault(curve.edge, []).append(curve.name)
+    for edge, names in at_edge.items():
         sentences.append(
-            f"{listed(edge)}: the best learning rate is the first or last tried, so that the"
-            " minimum may lie beyond: add rates."
+            f"{listed(names)}: the best learning rate is {edge}, so that the minimum may lie"
+            " beyond: add rates."
         )
+    for curve in complete:
+        sentences += _at_ends_of_fit(curve)
     gaps: dict[tuple[float, float], list[str]] = {}
     for curve in complete:
         if curve.gap:
@@ -165,6 +180,26 @@ def curve_cautions(results: Sequence[CurveResult]) -> list[str]:
             remedy = f": {lack.remedy}" if lack.remedy else ""
             sentences.append(f"{lack.why}{remedy}.")
     return sentences
+
+
+def _at_ends_of_fit(curve: RateCurve) -> list[str]:
+    """Sentences on parabolas that are lowest at the first or last rate that is fitted."""
+    if curve.fit is None or curve.at_edge:
+        return []
+    fitted = f"{curve.fit.lowest:g} to {curve.fit.highest:g}"
+    if curve.at_end_of_fit:
+        return [
+            f"{curve.name}: the parabola is lowest at an end of the learning rates that it is"
+            f" fitted to, {fitted}, so that its minimum is not to be trusted: add rates near"
+            f" {curve.fit.rate:.2g}."
+        ]
+    some = len(curve.seeds_at_end_of_fit)
+    if not some:
+        return []
+    return [
+        f"{curve.name}: in {some} of {counted(len(curve.fits), 'seed', 'seeds')} the parabola is"
+        f" lowest at an end of the learning rates {fitted}, where the minimum is then taken."
+    ]
 
 
 def _still_waiting(results: Sequence[CurveResult]) -> list[str]:
@@ -190,13 +225,13 @@ def _left_out(curve: RateCurve) -> list[str]:
     if curve.ended and rates:
         sentences.append(
             f"{curve.name}: without learning rate {listed(rates)}, at which fewer than half of the"
-            " seeds finished."
+            " seeds finished as planned."
         )
     lost = [seed for seed in curve.ended if seed not in curve.seeds]
     if curve.rates and lost:
         sentences.append(
-            f"{curve.name}: without seed {listed(lost)}, whose runs did not finish at every"
-            " learning rate."
+            f"{curve.name}: without seed {listed(lost)}, whose runs did not finish as planned at"
+            " every learning rate."
         )
     return sentences
 

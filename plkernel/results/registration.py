@@ -23,12 +23,11 @@ from plkernel.results.measurements import (
     LEAST,
     Basis,
     basis_of,
-    train_options,
     windows_option,
 )
 from plkernel.results.power import power_text, powers
 from plkernel.results.saved import Count, StudyFile, saved_type, validated
-from plkernel.results.study import check_same_name
+from plkernel.results.study import check_same_name, train_options
 
 LEAST_POWER = 0.5
 """Claims with two bounds are not registered below it: they would hardly ever be confirmed."""

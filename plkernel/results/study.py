@@ -18,6 +18,7 @@ from plkernel.common.files import (
     ROWS,
     SPEC,
 )
+from plkernel.config.schema import steps_of
 from plkernel.config.spec import compared_with
 from plkernel.results.saved import (
     STATE,
@@ -176,6 +177,24 @@ class Study:
             if all(one.suits(run.config) for run in runs):
                 return one
         return None
+
+
+def as_planned(study: Study, run: StudyRun) -> bool:
+    """True if a run finished after as many steps as the spec of the study says."""
+    if run.result is None:
+        return False
+    train = train_options(study.spec, run.arm)
+    planned = steps_of(
+        train.get("steps"), train.get("bytes"), train.get("batch") or 1, train.get("context") or 1
+    )
+    return not planned or run.result.steps == planned
+
+
+def train_options(spec: Mapping[str, Any], arm: str) -> dict[str, Any]:
+    """[train] of a spec with what the arm changes of it."""
+    shared = spec.get("train") or {}
+    own = spec["arms"].get(arm, {}).get("train") or {}
+    return {**shared, **own}
 
 
 def read_study(folder: Path | str) -> Study:

@@ -17,7 +17,6 @@ from plkernel.results.measurements import (
     Basis,
     answers_of_runs,
     arms_measured,
-    as_planned,
     basis_of,
     compared_arms,
     values,
@@ -26,7 +25,7 @@ from plkernel.results.rate_curves import rate_curve
 from plkernel.results.registration import Registration, changes, read_registration
 from plkernel.results.saved import RunResult
 from plkernel.results.statistics import Estimate, mean_interval, paired_difference
-from plkernel.results.study import Study, planned, runs_of
+from plkernel.results.study import Study, as_planned, planned, runs_of
 
 Z = 1.96
 """Standard errors in half of a 95 % interval over predictions."""

@@ -64,8 +64,8 @@ def test_every_record_has_one_sentence_that_agrees_with_its_table(path: Path) ->
     if "cannot be distinguished" in sentence or "ended" in sentence:
         for name in one.differences:
             assert words_of(one).get(name, one.short(name)) in sentence
-    elif one.curves and not any(curve.difference and curve.difference.n for curve in one.curves):
-        assert "no two curves have a minimum with a common seed" in sentence
+    elif one.curves and not any(other.n > 1 for other in one.on_text.values()):
+        assert "no arm shares two seeds with its baseline" in sentence
     elif one.curves:
         for curve in one.curves:
             assert curve.curve.name in sentence

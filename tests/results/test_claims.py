@@ -288,3 +288,17 @@ def test_the_opposite_of_a_claim_with_two_bounds_is_doubled_and_at_most_one():
     inside, beyond = ours.claim_p(above, "t")
     assert inside > 0.99
     assert beyond == pytest.approx(2 * ours.claim_p(above._replace(claim="higher"), "t")[0])
+
+
+@pytest.mark.parametrize(
+    ("seeds", "verdict"), [(2, "undecided"), (3, "undecided"), (6, "confirmed")]
+)
+def test_differences_without_a_spread_say_no_more_than_their_signs(
+    seeds: int, verdict: str
+) -> None:
+    """As of a few answers that are the same in every seed: a t test would call them certain."""
+    claim = Claimed("equal", 0.05, [0.0] * seeds)
+    judged = ours.judge_family({"same": claim}, 0.05)["same"]
+    assert judged.verdict == verdict
+    assert ours.t_below([-0.1] * seeds) == 2.0**-seeds
+    assert ours.t_below([0.1] * seeds) == ours.t_below([0.0] * seeds) == 1.0

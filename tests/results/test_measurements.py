@@ -10,12 +10,10 @@ from plkernel.config.schema import Gate, Hypothesis
 from plkernel.results.measurements import (
     Basis,
     answers_of_runs,
-    as_planned,
     basis_of,
-    train_options,
     values,
 )
-from plkernel.results.study import read_study
+from plkernel.results.study import as_planned, read_study, train_options
 
 TRAIN = {
     "context": 10,

@@ -17,6 +17,7 @@ from plkernel.config.reading import load_spec, parse_spec
 from plkernel.results.answer import answer
 from plkernel.results.cautions import warnings
 from plkernel.results.comparison import compare, table
+from plkernel.results.conclusion import overview
 from plkernel.results.figures import drawings
 from plkernel.results.page import _verdict_table, page, text_report
 from plkernel.results.rate_curves import CurveResult, RateCurve, _loss, parabola
@@ -30,7 +31,7 @@ from plkernel.results.rate_report import (
     rate_figure,
 )
 from plkernel.results.registration import register
-from plkernel.results.statistics import paired_difference
+from plkernel.results.statistics import detectable_difference, paired_difference
 from plkernel.results.study import FinishedRun, StudyRun, read_study
 
 SPEC = """
@@ -360,7 +361,8 @@ def test_a_curve_without_a_common_seed_has_no_minimum_and_no_difference(tmp_path
     comparison = compare(read_study(study_folder(tmp_path, diverged=diverged)))
     told = "short: no seed finished at every usable learning rate"
     assert curve_cautions(comparison.curves) == [
-        "short: without seed 0, 1, 2, 3 and 4, whose runs did not finish at every learning rate.",
+        "short: without seed 0, 1, 2, 3 and 4, whose runs did not finish as planned at"
+        " every learning rate.",
         f"{told}: add seeds.",
     ]
     assert comparison.declared.outcomes[0].doubts == (told,)
@@ -469,10 +471,105 @@ def test_rates_too_far_apart_for_a_parabola_are_said(tmp_path):
     ],
 )
 def test_a_loss_is_of_a_finished_run_and_infinite_of_one_that_ended_otherwise(status, error, loss):
+    study = SimpleNamespace(spec={"arms": {"a": {}}})
     run = StudyRun("a", 0, status, error=error)
     if status == "finished":
         run = FinishedRun("a", 0, status, result=SimpleNamespace(final_val_bpb=2.5))
-    assert _loss(run, "final_val_bpb") == loss
+    assert _loss(study, run, "final_val_bpb") == loss
+
+
+def with_other_steps(study: Path, changed) -> Path:
+    """The record in which the runs that `changed` names took 10 of 20 steps, and lost less."""
+    rows = []
+    for line in (study / "rows.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if changed(row):
+            row["result"] |= {"steps": 10, "final_val_bpb": 1.0}
+        rows.append(json.dumps(row) + "\n")
+    (study / "rows.jsonl").write_text("".join(rows))
+    return study
+
+
+def test_runs_of_another_number_of_steps_are_in_no_curve(tmp_path):
+    study = study_folder(tmp_path)
+    whole = compare(read_study(study)).curves[1].difference
+    with_other_steps(study, lambda row: (row["arm"], row["seed"]) == ("short_0.004", 3))
+    comparison = compare(read_study(study))
+    one = comparison.curves[1].difference
+    assert one.per_seed == {seed: whole.per_seed[seed] for seed in (0, 1, 2, 4)}
+    assert comparison.declared.outcomes[0].per_seed == one.per_seed
+    told = "short: without seed 3, whose runs did not finish as planned at every learning rate."
+    assert told in curve_cautions(comparison.curves)
+
+
+def test_a_study_whose_runs_all_stopped_earlier_decides_nothing(tmp_path):
+    study = with_other_steps(study_folder(tmp_path), lambda row: True)
+    comparison = compare(read_study(study))
+    [outcome] = comparison.declared.outcomes
+    assert outcome.per_seed == {}
+    assert outcome.judgement.verdict == "undecided"
+
+
+def test_a_curve_that_lost_a_rate_near_its_best_one_has_no_minimum(tmp_path):
+    """Without the rate its parabola is another one than that of an equal curve."""
+    study = study_folder(tmp_path, diverged=("long_0.004",))
+    comparison = compare(read_study(study))
+    curve, other = (one.curve for one in comparison.curves)
+    told = (
+        "long: fewer than half of the seeds finished as planned at learning rate 0.004, between"
+        " others near the best one, so that it has no minimum"
+    )
+    assert (curve.minima, curve.doubt) == ({}, told)
+    assert other.doubt is None
+    assert f"{told}: run them again, or add rates near it." in curve_cautions(comparison.curves)
+    assert comparison.declared.outcomes[0].judgement.verdict == "undecided"
+    far = compare(read_study(study_folder(tmp_path / "far", diverged=("long_0.001",))))
+    assert far.curves[0].curve.doubt is None
+
+
+def test_an_edge_below_rates_that_diverge_is_told_as_such():
+    told = "c: its best learning rate is the first or last at which runs finish"
+    assert losses_of({1: 3.0, 2: 2.0, 4: 1.0, 8: math.inf}).doubt == told
+
+
+def test_a_parabola_that_is_lowest_at_an_end_of_its_rates_is_doubted():
+    losses = [2.4, 1.995, 2.01, 1.99, 2.01, 1.995, 2.4]
+    curve = losses_of({2.0 ** (index / 2): loss for index, loss in enumerate(losses)})
+    assert not curve.at_edge
+    assert curve.fit.a < 0
+    assert curve.doubt == "c: its parabola has no minimum between 1.41421 and 5.65685"
+    [told] = curve_cautions([CurveResult(curve, None, None, None)])
+    assert told.startswith("c: the parabola is lowest at an end of the learning rates that it is")
+    clear = losses_of({1: 3.0, 2: 1.0, 4: 2.0})
+    assert not clear.at_end_of_fit
+    assert curve_cautions([CurveResult(clear, None, None, None)]) == []
+
+
+def test_seeds_whose_own_parabola_is_lowest_at_an_end_are_counted():
+    curve = RateCurve(
+        "c", {1: {0: 3.0, 1: 3.0}, 2: {0: 1.0, 1: 1.5}, 4: {0: 2.0, 1: 1.0}, 8: {0: 3.0, 1: 3.0}}
+    )
+    assert curve.seeds_at_end_of_fit == (1,)
+    [told] = curve_cautions([CurveResult(curve, None, None, None)])
+    assert told == (
+        "c: in 1 of 2 seeds the parabola is lowest at an end of the learning rates 1 to 4, where"
+        " the minimum is then taken."
+    )
+
+
+def test_the_answer_of_curves_tells_doubts_and_gates_and_the_overview_their_power(tmp_path):
+    edge = study_folder(tmp_path / "edge", diverged=("short_0.001", "short_0.002"))
+    assert "(not to be trusted: short: its best learning rate is the first or last at" in answer(
+        compare(read_study(edge))
+    )
+    gate = '\n[[gates]]\nname = "g"\narm = "long_0.004"\nat_most = 1.0\n'
+    closed = compare(read_study(study_folder(tmp_path / "gate", text=SPEC + gate)))
+    assert answer(closed).endswith("but a gate is not passed, 'g', so no hypothesis is answered.")
+    one = closed.curves[1].difference
+    found = detectable_difference(one.standard_deviation, one.n)
+    significant, power = overview(closed)
+    assert significant.startswith("At single learning rates, ")
+    assert f"one comparison of minima on its own finds a difference of {found:.2g} " in power
 
 
 def losses_of(curve):

@@ -658,6 +658,6 @@ def test_an_equivalence_nobody_could_confirm_is_not_registered(
     assert "the power is not known; --pilot FOLDER takes" in capsys.readouterr().out
     with pytest.raises(
         ValueError,
-        match=r"pilot must show a spread for 'helps', got none in .*; it takes 3 seeds there",
+        match=r"pilot must have 3 seeds or more for 'helps', got 1 in .*; so few hardly tell",
     ):
         powers(spec, declared_study(seeds=1, name="one"))

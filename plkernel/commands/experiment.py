@@ -410,6 +410,19 @@ def _held(folder: Path) -> AbstractContextManager[None]:
     return locked(folder, f"out {folder}", REPORT_PATIENCE)
 
 
+def _check_synthetic(spec: Spec) -> None:
+    """Raise ValueError where a synthetic corpus cannot hold a window, as its runs would.
+
+    Others may be of another size, or absent, on the machine of the runs; a dry run reads theirs.
+    """
+    from plkernel.common.corpus_names import is_synthetic
+    from plkernel.training.loop import check_corpus_size, longest_window
+
+    for section in dict.fromkeys(spec.corpus_of(arm) for arm in spec.arms):
+        if is_synthetic(section.name):
+            check_corpus_size(section, spec.train.context, longest_window(section, spec.train))
+
+
 def _register(
     spec: Spec,
     register: Sequence[Path],
@@ -422,6 +435,7 @@ def _register(
 
     if len(register) > 1:
         raise ValueError(f"register must be one file or none, got {len(register)}")
+    _check_synthetic(spec)
     path = register[0] if register else place_of(spec)
     answers = answers_behind(spec, spec.hypotheses)
     for name, count in answers.items():

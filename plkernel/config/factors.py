@@ -34,7 +34,14 @@ from pydantic import BaseModel
 
 from plkernel.common.cli import nearest
 from plkernel.common.files import shown
-from plkernel.config.schema import MOST_ARMS, Options, deep_merge
+from plkernel.config.schema import (
+    FOLDER_NAME,
+    MOST_ARMS,
+    NAMING,
+    Options,
+    deep_merge,
+    similar_name,
+)
 
 Levels = dict[str, str]
 """The level of each factor, by its name."""
@@ -79,6 +86,7 @@ def expanded(values: Options) -> Options:
     named = keys.arms or {}
     if any(options.get("levels") is not None for options in named.values()):
         return values
+    _check_names(keys)
     _check_within(keys)
     if over_rates:
         keys = _with_rates(keys, named)
@@ -94,6 +102,21 @@ def expanded(values: Options) -> Options:
 def _over_rates(keys: DesignKeys) -> bool:
     """True for a study of curves over learning rates."""
     return keys.tuning is not None and keys.tuning.method == CURVE
+
+
+def _check_names(keys: DesignKeys) -> None:
+    """Raise ValueError for a name of an arm or a level that no name of an arm may contain."""
+    for name in keys.arms or {}:
+        if not re.fullmatch(FOLDER_NAME, name):
+            raise ValueError(f"arm name {NAMING}{similar_name(name)}, got {shown(name)}")
+    for factor, levels in (keys.factors or {}).items():
+        for level in levels if isinstance(levels, dict) else ():
+            # Behind the level of another factor any of these letters may be the first.
+            if level and not re.fullmatch(FOLDER_NAME, f"0{level}"):
+                raise ValueError(
+                    f"factors.{factor}: names of levels must be letters from A to Z or a to z,"
+                    f" digits, '.', '_' and '-'{similar_name(level)}, got {shown(level)}"
+                )
 
 
 def _check_within(keys: DesignKeys) -> None:
@@ -148,6 +171,8 @@ def check_rates(rates: Sequence[float]) -> None:
         raise ValueError(
             "tuning.rates must be given with tuning.method 'curve', three or more, got none"
         )
+    if not all(0 < rate < math.inf for rate in rates):
+        raise ValueError(f"tuning.rates must be numbers above 0, got {list(rates)}")
     if len(set(rates)) < len(rates):
         raise ValueError(f"tuning.rates must be all different, got {list(rates)}")
     if len(rates) < LEAST_RATES:

@@ -113,6 +113,7 @@ def load_values(path: Path) -> dict[str, Any]:
         values = expanded(values)
         check_types(values, Spec, SECTIONS)
         _check_within(values)
+        _check_rate(values, _tables(values).get("train", {}))
         for name, arm in _tables(values.get("arms")).items():
             _check_rates(name, arm)
             _check_ends(name, arm, arm)
@@ -170,6 +171,18 @@ def _check_rates(name: str, arm: Options) -> None:
         )
 
 
+def _check_rate(values: Options, stated: Options) -> None:
+    """Raise ValueError for train.learning_rate in a study of curves, whose rates are others.
+
+    stated: those options of [train] that somebody wrote. A saved spec has every option.
+    """
+    if _method(values) == CURVE and "learning_rate" in stated:
+        raise ValueError(
+            "train.learning_rate must be left out with tuning.method 'curve', as all arms have"
+            f" tuning.rates, got {shown(stated['learning_rate'])}"
+        )
+
+
 def _check_ends(name: str, arm: Options, stated: Options) -> None:
     """Raise ValueError for an end of the half-lives beside `spectrum`, be it the default.
 
@@ -203,6 +216,7 @@ def _changed(values: Options, changes: Options, is_saved: bool) -> Options:
                 )
     elif "within" in changes:
         _check_within(changed)
+    _check_rate(changed, changes.get("train", {}))
     for name, given in changes.get("arms", {}).items():
         arm = changed["arms"][name]
         if "rates" in given:

@@ -4,6 +4,7 @@ Every section is immutable and refuses unknown keys. The text of a field, or bel
 in the reference.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
@@ -17,11 +18,13 @@ from pydantic import (
     JsonValue,
     SerializerFunctionWrapHandler,
     ValidationError,
+    WithJsonSchema,
     field_serializer,
     field_validator,
     model_serializer,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from plkernel.analysis import nodes
 from plkernel.common.cli import NAME, is_code, nearest, shortened
@@ -36,6 +39,13 @@ MOST_STEPS = 10**12
 MOST_WINDOWS = 2**24
 MOST_ARMS = 4096  # each takes some milliseconds to check, and as many runs as there are seeds
 SMALLEST_EPS = 1.2e-38  # the least that float32 holds to all its digits
+FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"
+"""Names of studies and arms: with a rate behind it, within the 255 bytes of file systems."""
+NAMING = (
+    "must be 1 to 220 letters from A to Z or a to z, digits, '.', '_' and '-', a letter or a digit"
+    " first"
+)
+"""FOLDER_NAME in words."""
 
 
 def _number(value: Any) -> Any:
@@ -51,6 +61,30 @@ def _code(name: str, known: Collection[str] = ()) -> str:
         others = f"{', '.join(known)} or " if known else ""
         raise ValueError(f"must be {others}module:attribute, as in mypackage.mymodule:function")
     return name
+
+
+def similar_name(name: str) -> str:
+    """Words with a FOLDER_NAME that is like `name`; "" where nothing of it is left.
+
+    >>> similar_name("short arm")
+    ", such as 'short-arm'"
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("._-")[:220]
+    return f", such as {plain!r}" if plain else ""
+
+
+def _folder(name: str) -> str:
+    """Refuse a name that no folder of a study has."""
+    if not re.fullmatch(FOLDER_NAME, name):
+        raise ValueError(f"{NAMING}{similar_name(name)}")
+    return name
+
+
+def _sentence(text: str) -> str:
+    """Refuse a text of several lines, and one that begins or ends with a space."""
+    if not re.fullmatch(r"\S(.*\S)?", text):
+        raise ValueError("must be one line of text that begins and ends without a space")
+    return text
 
 
 def option(description: str, default: Any = None, **limits: Any) -> Any:
@@ -70,7 +104,8 @@ Fraction = Annotated[Number, Field(gt=0, lt=0.5)]
 WindowCount = Annotated[Natural, Field(le=MOST_WINDOWS)]
 Width = Annotated[Positive, Field(le=WIDEST)]
 Rank = Annotated[Whole, Field(ge=2, le=WIDEST)] | None
-Sentence = Annotated[str, Field(pattern=r"^\S(.*\S)?$", max_length=200)]
+Sentence = Annotated[str, Field(max_length=200), AfterValidator(_sentence)]
+FolderName = Annotated[str, AfterValidator(_folder)]
 Plain = dict[str, JsonValue]
 Options = dict[str, Any]
 Numbers = tuple[PositiveNumber, ...]
@@ -114,6 +149,8 @@ OF_DISTANCE = (*OF_RECALL, *OF_POSITIONS)
 """Metrics that are taken at so many lengths of training, which `times` says."""
 OF_CURVES = ("val_bpb_minimum", "test_bpb_minimum")
 """Metrics of curves over learning rates rather than of runs."""
+OF_GATES = tuple(one for one in get_args(Metric) if one not in (*OF_DISTANCE, *OF_CURVES))
+"""Metrics that a gate may have: losses of a run within its context."""
 FARTHEST = 8
 """Longest sequences of the tests of recall, in multiples of those of training, unless train.beyond
 says it.
@@ -827,8 +864,12 @@ class MeasuredNumber(Section):
         "The evaluation that counts, of val_bpb and excess_bpb; the last if left out."
     )
 
+    def _check_metric(self) -> None:
+        """Raise ValueError for a metric that is none of this section."""
+
     @model_validator(mode="after")
     def _of_its_metric(self) -> Self:
+        self._check_metric()
         head = f"{self.name!r}: "
         out_of_place = f"does not belong to metric {self.metric!r}: leave it out"
         if self.metric != "truncation_cost":
@@ -900,19 +941,28 @@ class Hypothesis(MeasuredNumber):
 class Gate(MeasuredNumber):
     """A bound on the mean of an arm over its seeds, to keep before any hypothesis is answered."""
 
+    arm: str
+    """The arm it is about, in a study of curves a run at one rate, such as NAME_0.001."""
+    metric: Annotated[Metric, WithJsonSchema({"enum": list(OF_GATES)})] = "val_bpb"
+    """val_bpb, test_bpb; excess_bpb: validation above the floor of a known corpus; truncation_cost:
+    bits per byte when only `bytes` bytes are given, minus those with the whole context."""
+    times: SkipJsonSchema[Positive | None] = None
+    distance: SkipJsonSchema[Positive | None] = None
     at_least: Number | None = option("Both 95 % intervals of the mean must lie at or above it.")
     at_most: Number | None = option("Both must lie at or below it.")
     ahead_of: Annotated[int, Field(ge=1, le=5)] | None = option(
         "Instead: no worse than n-grams up to this order."
     )
 
-    @model_validator(mode="after")
-    def _has_a_limit(self) -> Self:
-        if self.metric in (*OF_DISTANCE, *OF_CURVES):
+    def _check_metric(self) -> None:
+        if self.metric not in OF_GATES:
             raise ValueError(
                 f"{self.name!r}: metric of a gate must be a loss of a run within its context, got"
                 f" {self.metric!r}; state a hypothesis"
             )
+
+    @model_validator(mode="after")
+    def _has_a_limit(self) -> Self:
         limits = [limit for limit in (self.at_least, self.at_most) if limit is not None]
         if self.ahead_of:
             self._check_ahead_of(limits)

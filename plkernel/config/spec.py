@@ -28,7 +28,7 @@ from plkernel.common.files import (
 )
 from plkernel.config import schema
 from plkernel.config.condition import Condition, resolve
-from plkernel.config.factors import CURVE, check_rates, curves_of, means_of, opposite
+from plkernel.config.factors import CURVE, RATE, check_rates, curves_of, means_of, opposite
 from plkernel.config.schema import (
     Arm,
     CorpusSpec,
@@ -42,8 +42,6 @@ from plkernel.config.schema import (
 from plkernel.models.kinds import kind_of
 from plkernel.models.sampling import LARGEST_SEED
 
-FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"
-"""Names of studies and arms: with a rate behind it, within the 255 bytes of file systems."""
 RESERVED = (REPORT, TUNING, SPEC, REFERENCES, REGISTERED, MEASUREMENT)
 """Names that no arm may have, as a study has files and folders of these names beside its arms."""
 SECTIONS: dict[str, type[Section]] = {
@@ -101,9 +99,7 @@ class TuningSpec(Section):
 class Spec(Section):
     """A study: conditions x seeds on one corpus under one protocol."""
 
-    name: str = Field(
-        pattern=f"^{FOLDER_NAME}$", description="Names the output folder, runs/out/NAME."
-    )
+    name: schema.FolderName = Field(description="Names the output folder, runs/out/NAME.")
     description: str = option("One sentence for the report.", "")
     baseline: str
     """The arm that the others are compared with. Required without [factors]; with them the first
@@ -204,12 +200,19 @@ class Spec(Section):
 
     def _check_name(self, name: str, arm: Arm) -> None:
         """Raise ValueError where an arm cannot have this name, which its folder has too."""
-        if not re.fullmatch(FOLDER_NAME, name) or name in RESERVED:
-            by_levels = "; give a factor a table with other names, LEVEL = { ... }"
+        if name in RESERVED:
             raise ValueError(
-                f"arm name must match {FOLDER_NAME} and not be {', '.join(RESERVED)}, got"
-                f" {shown(name)}{by_levels if arm.levels else ''}"
+                f"arm name must be none of {', '.join(RESERVED)}, which a study has beside its"
+                f" arms, got {shown(name)}"
             )
+        if not re.fullmatch(schema.FOLDER_NAME, name):
+            hint = "" if arm.levels else schema.similar_name(name)
+            remedy = ""
+            if arm.levels and set(arm.levels) != {RATE}:
+                remedy = "; give a factor a table with other names, LEVEL = { ... }"
+            elif arm.levels:
+                remedy = "; give the arm a shorter name, as its rate stands behind it"
+            raise ValueError(f"arm name {schema.NAMING}{hint}, got {shown(name)}{remedy}")
 
     def _check_arm(self, name: str, arm: Arm) -> None:
         """Raise ValueError where an arm does not fit the search or the sections of the study."""
@@ -433,11 +436,21 @@ class Spec(Section):
         Raises ValueError with the nearest valid name where there is none.
         """
         if name not in self.arms or name == other_than:
-            hint = nearest(name, self.arms.keys() - {other_than})
+            hint = self._runs_of(name) or nearest(name, self.arms.keys() - {other_than})
             raise ValueError(
                 f"{option} must name {'another' if other_than else 'an'} arm, got {name!r}; {hint}"
             )
         return self.arms[name]
+
+    def _runs_of(self, name: str) -> str:
+        """Return the runs of the curve that `name` is, or names with another rate, in words.
+
+        Empty for other names.
+        """
+        curves = self.curves
+        curve = name if name in curves else name.rpartition("_")[0]
+        runs = [one for one in curves.get(curve, {}).values() if one != name]
+        return f"the runs of {curve!r} are {', '.join(runs)}" if runs else ""
 
     def model_of(self, arm: str) -> ModelSpec:
         """Return the model of that arm: [model] with the changes of the arm.

@@ -150,15 +150,13 @@ def _check_options(max_bytes: Any, separator: Any, column: Any, cache: Any) -> N
 def size_ahead(name: str, *, max_bytes: int | None = None, **options: Any) -> int | None:
     """Bytes of the corpus that `load` would give with these options; None if not known.
 
-    Nothing is read, written or fetched, but for what the cache holds. Raises ValueError, as `load`
-    does, when there is no such corpus.
+    Nothing is read, written or fetched, but for what the cache holds of a corpus of unknown size.
+    Raises ValueError, as `load` does, when there is no such corpus.
     """
     source, path = _located(name, max_bytes, **options)
-    corpus = _cached(path)
-    if corpus:
-        return corpus.size
     if source.size is None:
-        return None
+        corpus = _cached(path)
+        return corpus.size if corpus else None
     return source.size if max_bytes is None else min(source.size, max_bytes)
 
 

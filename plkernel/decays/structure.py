@@ -1,7 +1,9 @@
 """Findings from names and sizes: decays that no formula reads, sizes not of config.json."""
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -36,6 +38,10 @@ LARGEST = 2**31
 """From here on a number of config.json is no size."""
 Unread = tuple[str, str, str, str]
 """Name, tensor, words and severity of a finding."""
+Layout = tuple[str, ...]
+"""Templates of the tensors that a layer is read from."""
+Groups = Mapping[str, str]
+"""What fills a template: the module `at`, and the affix `x` of further decays."""
 
 
 def like_decays(names: Sequence[str]) -> list[str]:
@@ -47,35 +53,49 @@ def like_decays(names: Sequence[str]) -> list[str]:
 
 
 def unread(checkpoint: Checkpoint, layers: Sequence[Layer]) -> Iterator[Unread]:
-    """Tensors named like decays that belong to no layer, and what in them is not finite.
+    """Tensors that belong to no layer though they belong to decays, and what in them is not finite.
 
+    They are named like decays, or as a part of what other layers of the checkpoint are read from.
     Of a live model the parameter that a parametrization makes of a tensor has a name too, and is
     read in its place.
     """
     taken: set[str] = set()
-    kinds: set[str] = set()
+    layouts: set[Layout] = set()
     for layer in layers:
         taken.update(layer.names.values())
-        kinds.update(layer.family.tensors.values())
-    modules = {layer.module.partition(":")[0] for layer in layers}
+        layouts.add(_layout(layer.family))
+    read = {layer.module for layer in layers}
+    modules = {module.partition(":")[0] for module in read}
     known = names_of(checkpoint.names)
+    told: set[tuple[str, str]] = set()
     for name in checkpoint.names:
         plain = plain_name(name)
-        if name in taken or not (_is_decay(plain) or LIKE_DECAYS.fullmatch(plain)):
+        if name in taken or (plain != name and plain in checkpoint.names):
             continue
-        if plain != name and plain in checkpoint.names:
+        is_named_so = _is_decay(plain) or LIKE_DECAYS.fullmatch(plain) is not None
+        at = _module_elsewhere(name, layouts)
+        if not is_named_so and at is None:
             continue
-        missing = missing_beside(name, known, kinds)
+        missing = missing_beside(name, known, layouts)
         parent = name.rpartition(".")[0].removesuffix(".dt_proj")
         if plain != name:
             words = of_parametrised(plain)
             severity = "wrong" if _is_decay(plain) else "notable"
-        elif missing and parent not in modules:
-            words = f"{missing} is missing beside it, so that no half-life is known"
+        elif missing and (at is not None or parent not in modules):
+            shown = (
+                "its half-lives are of another formula" if at in read else "no half-life is known"
+            )
+            words = f"{missing} is missing beside it, so that {shown}"
             severity = "wrong"
-        else:
+            is_told = (at or parent, missing) in told
+            told.add((at or parent, missing))
+            if is_told and not is_named_so:  # as of all that stands beside what is missing
+                continue
+        elif is_named_so:
             words = "is named like a decay, but no formula is known for it"
             severity = "wrong" if _is_decay(name) else "notable"
+        else:
+            continue
         yield "unread", name, words, severity
         yield from _not_finite(checkpoint, name)
 
@@ -100,41 +120,61 @@ def _not_finite(checkpoint: Checkpoint, name: str) -> Iterator[Unread]:
             yield kind, name, words, "wrong"
 
 
-def missing_beside(name: str, known: Collection[str], kinds: set[str] | None = None) -> str:
+def missing_beside(
+    name: str, known: Collection[str], layouts: Collection[Layout] | None = None
+) -> str:
     """Names, in words, of which one must stand beside the tensor `name` and does not; "" if none.
 
-    known: all names, see `names_of`; kinds: templates of the tensors of other layers in the
-    checkpoint, which are preferred.
+    known: all names, see `names_of`; layouts: those of other layers in the checkpoint, which are
+    preferred, and of which more than one tensor may be missing.
     """
     # Words on what is missing; True if other layers have it.
     lacking: dict[str, bool] = {}
     beside: list[str] = []
     for family in FAMILIES:
-        at = _module(name, family)
-        if at is None or _any_known(at, family.without, known):
+        is_elsewhere = layouts is not None and _layout(family) in layouts
+        groups = _groups(name, family)
+        if groups is None or (family.is_further and not is_elsewhere):
+            continue
+        if _any_known(groups, family.without, known):
             continue
         if len(family.tensors) < 2:
-            if family.beside and not _any_known(at, family.beside, known):
-                beside.append(_listed_forms(family.beside, " or "))
+            if family.beside and not _any_known(groups, family.beside, known):
+                beside.append(_listed_forms(family.beside, " or ", groups))
             continue
-        forms = [form for form in family.tensors.values() if form.format(at=at) not in known]
+        forms = [form for form in family.tensors.values() if form.format(**groups) not in known]
         if not forms:
             return ""
-        if len(forms) == len(family.tensors) - 1:
-            words = _listed_forms(forms, " and ")
-            is_elsewhere = kinds is not None and kinds.issuperset(forms)
+        if is_elsewhere or len(forms) == len(family.tensors) - 1:
+            words = _listed_forms(forms, " and ", groups)
             lacking[words] = lacking.get(words, False) or is_elsewhere
     return " or ".join(_likeliest(lacking) or beside or lacking)
 
 
-def _any_known(module: str, forms: Sequence[str], known: Collection[str]) -> bool:
-    """True if one of these templates names a tensor that the module has."""
-    return any(name in known for name in _at(module, forms))
+def _layout(family: Family) -> Layout:
+    """Templates of the tensors that a family is read from."""
+    return tuple(family.tensors.values())
 
 
-def _listed_forms(forms: Iterable[str], joint: str) -> str:
+def _module_elsewhere(name: str, layouts: Collection[Layout]) -> str | None:
+    """Module of a tensor named as one of several that other layers are read from, or None."""
+    for family in FAMILIES:
+        layout = _layout(family)
+        groups = _groups(name, family) if len(layout) > 1 and layout in layouts else None
+        if groups is not None:
+            return ":".join(groups.values())
+    return None
+
+
+def _any_known(groups: Groups, forms: Sequence[str], known: Collection[str]) -> bool:
+    """True if one of these templates names a tensor that is there."""
+    return any(form.format(**groups) in known for form in forms)
+
+
+def _listed_forms(forms: Iterable[str], joint: str, groups: Groups) -> str:
     """Templates of tensors, without their module, in words."""
-    return joint.join(form.removeprefix("{at}.") for form in forms)
+    names = [form.removeprefix("{at}.").format(**groups) for form in forms]
+    return joint.join(names)
 
 
 def _likeliest(lacking: Mapping[str, bool]) -> list[str]:
@@ -145,20 +185,31 @@ def _likeliest(lacking: Mapping[str, bool]) -> list[str]:
     return [words for words in lacking if not any(rare in words for rare in RARE)]
 
 
-def _at(module: str, forms: Sequence[str]) -> list[str]:
-    """Names in a module from templates that need no more than it."""
-    return [form.format(at=module) for form in forms if "{x}" not in form and "{model}" not in form]
-
-
-def _module(name: str, family: Family) -> str | None:
-    """Module of the tensor `name`, if it may be one of the first decays of `family`."""
-    forms = list(family.tensors.values())
-    if any("{x}" in form or "{model}" in form for form in forms):
-        return None
-    for tail in (form.removeprefix("{at}") for form in forms):
-        if name.endswith(tail) and len(name) > len(tail):
-            return name.removesuffix(tail)
+def _groups(name: str, family: Family) -> Groups | None:
+    """What fills the templates of a family, if the tensor `name` may be one of its first decays."""
+    for pattern in _patterns(_layout(family)):
+        match = pattern.fullmatch(name)
+        if match:
+            return match.groupdict()
     return None
+
+
+@cache
+def _patterns(layout: Layout) -> tuple[re.Pattern[str], ...]:
+    """What the names of these templates match; none of a family whose tensors all layers share.
+
+    A template without an affix, beside others that have one, does not say which it is.
+    """
+    if any("{model}" in form for form in layout):
+        return ()
+    has_affix = any("{x}" in form for form in layout)
+    patterns = []
+    for form in layout:
+        if has_affix and "{x}" not in form:
+            continue
+        text = re.escape(form).replace(r"\{at\}", "(?P<at>.+)")
+        patterns.append(re.compile(text.replace(r"\{x\}", "(?P<x>[a-zA-Z0-9]+)")))
+    return tuple(patterns)
 
 
 def why_unknown(names: Sequence[str]) -> str:

@@ -40,8 +40,8 @@ from plkernel.common.files import (
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.reading import load_spec, parse_spec, parse_toml
 from plkernel.config.resolved import resolve_spec
-from plkernel.config.schema import Arm, ModelSpec
-from plkernel.config.spec import FOLDER_NAME, Spec
+from plkernel.config.schema import FOLDER_NAME, Arm, ModelSpec
+from plkernel.config.spec import Spec
 from plkernel.data import corpora
 from plkernel.data.names import check_outside
 from plkernel.results.measured import CONTROL, Measured, TrialOptions, read_measurement

@@ -238,6 +238,30 @@ def test_a_study_is_registered_in_one_file(
         experiment.command(spec, register=(Path("a"), Path("b")))
 
 
+@pytest.mark.parametrize(
+    ("size", "train", "message"),
+    [
+        ("300B", {}, "must hold one window of context [+] 1 = "),
+        ("300kB", {"beyond": 1024}, "must hold one window of context [*] beyond [+] 1 = "),
+    ],
+)
+def test_a_corpus_without_a_window_is_refused_before_the_study_is_registered(
+    size: str,
+    train: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A registration stays, so that the mended study would need another name."""
+    monkeypatch.setattr("plkernel.data.corpora.load", lambda *_, **__: pytest.fail("it is read"))
+    path = tmp_path / "registered.json"
+    spec = spec_of(corpus={"name": f"synthetic:lags,bytes={size}"}, train=train, hypotheses=[CLAIM])
+    for options in ({"register": (path,)}, {"dry_run": True}):
+        with pytest.raises(ValueError, match=message):
+            experiment.command(spec, out=tmp_path / "out", **options)
+    assert not path.exists()
+
+
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """No run is trained: `failed` did not finish, `is_finished` the study; what was asked for."""

@@ -460,7 +460,52 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "train.carry True needs a state, which patching mode 'published' has none of",
     ),
     ({"seeds": []}, "seeds must be different numbers, at least one, got []"),
-    ({"arms.-x": {}}, "arm name must match"),
+    ({"arms.-x": {}}, "arm name must be 1 to 220 letters from A to Z or a to z, digits, '.', '_'"),
+    (
+        {"name": "my study"},
+        "and '-', a letter or a digit first, such as 'my-study', got 'my study'",
+    ),
+    (
+        {"hypotheses": [{**CLAIM, "name": " it helps"}]},
+        "hypotheses.0.name: must be one line of text that begins and ends without a space, got",
+    ),
+    (
+        {"arms": {"a é": {}, "b": {}}, "tuning": {"method": "curve", "rates": [1, 2, 3]}},
+        "digits, '.', '_' and '-', a letter or a digit first, such as 'a', got 'a é'",
+    ),
+    (
+        {
+            "arms": {"uniform": {}, "a" * 219: {}},
+            "tuning": {"method": "curve", "rates": [1, 2, 3]},
+        },
+        "; give the arm a shorter name, as its rate stands behind it",
+    ),
+    (
+        {"factors.beta": {"small é": {"beta": 0.5}, "large": {"beta": 2.0}}},
+        "factors.beta: names of levels must be letters from A to Z or a to z, digits, '.', '_' and",
+    ),
+    (
+        {"tuning": {"method": "curve", "rates": [-1, 2, 3]}},
+        "spec here: tuning.rates must be numbers above 0, got [-1.0, 2.0, 3.0]",
+    ),
+    (
+        {"tuning": {"method": "curve", "rates": [1, 2, float("nan")]}},
+        "spec here: tuning.rates must be numbers above 0, got [1.0, 2.0, nan]",
+    ),
+    (
+        {
+            "tuning": {"method": "curve", "rates": [1, 2, 3]},
+            "hypotheses": [{**CLAIM, "arm": "power_4"}],
+        },
+        "arm must name an arm, got 'power_4'; the runs of 'power' are power_1, power_2, power_3",
+    ),
+    (
+        {
+            "tuning": {"method": "curve", "rates": [1, 2, 3]},
+            "hypotheses": [{**CLAIM, "arm": "power"}],
+        },
+        "arm must name an arm, got 'power'; the runs of 'power' are power_1, power_2, power_3",
+    ),
     ({"arms.power.rates": [1, 2]}, "rates must be as many as tuning.rates, 0 different"),
     (
         {"arms.power.against": "power"},
@@ -674,8 +719,8 @@ MORE_BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"gates": [{**GATE, "arm": "powr"}]}, "arm must name an arm, got 'powr'; did you mean"),
     ({"gates": [GATE, GATE]}, "gates 'has learnt': name must be unique"),
-    ({"arms.report": {}}, "arm name must match"),
-    ({"arms": {"uniform": {}, "a" * 221: {}}}, "arm name must match"),
+    ({"arms.report": {}}, "arm name must be none of report, "),
+    ({"arms": {"uniform": {}, "a" * 221: {}}}, "arm name must be 1 to 220 letters"),
     ({"arms.power.rates": [1, 1], "tuning.rates": [1, 2]}, "rates must be as many as"),
     (
         {"tuning": {"method": "curve", "rates": [1, 2]}},
@@ -1153,6 +1198,11 @@ def test_files_that_hold_no_spec_are_refused(tmp_path: Path) -> None:
             "curve.toml",
             '[tuning]\nmethod = "curve"\nrates = [1, 2, 3]\n[arms.a]\nlevels = { a = "b" }',
             "arms.a: levels must be left out in a design, which fills them in, got {'a': 'b'}",
+        ),
+        (
+            "rate.toml",
+            '[tuning]\nmethod = "curve"\nrates = [1, 2, 3]\n[arms.a]\n[train]\nlearning_rate = 0.1',
+            "train.learning_rate must be left out with tuning.method 'curve', .*, got 0.1",
         ),
         ("design.json", '{"factors": {"beta": [1]}}', "factors.beta must have two levels"),
         ("pipe.toml", "", "a pipe or device"),
@@ -1949,3 +1999,29 @@ def test_an_error_says_whether_options_were_given_beside_the_file(
     alone, both = errors
     assert f"{path}: train.steps" in alone
     assert f"{path} with its options: train.steps" in both
+
+
+def test_an_option_with_a_learning_rate_is_refused_in_a_study_of_curves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every run has a rate of its own, so that it would do nothing; its spec.json holds it too."""
+    text = 'name = "s"\nbaseline = "a"\n[train]\nsteps = 4\n[arms.a]\n[arms.b]\nlongest = 8\n'
+    path = tmp_path / "curve.toml"
+    path.write_text(f'{text}[tuning]\nmethod = "curve"\nrates = [1e-3, 2e-3, 4e-3]\n')
+    saved = tmp_path / "spec.json"
+    saved.write_text(load_spec(path).model_dump_json())
+    assert load_spec(saved).curves.keys() == {"a", "b"}
+    for given in (path, saved):
+        with pytest.raises(SystemExit):
+            reading.main(lambda spec: None, [str(given), "--train.learning-rate", "1e-3"])
+        assert "train.learning_rate must be left out with tuning" in capsys.readouterr().err
+
+
+def test_the_reference_of_gates_has_what_gates_take() -> None:
+    schema = Spec.model_json_schema()["$defs"]
+    of_gates = schema["Gate"]["properties"]
+    assert not {"times", "distance"} & of_gates.keys()
+    assert of_gates["metric"]["enum"] == ["val_bpb", "test_bpb", "excess_bpb", "truncation_cost"]
+    assert "capacity" not in of_gates["metric"]["description"]
+    assert "hypothesis" not in of_gates["arm"]["description"]
+    assert {"times", "distance"} < schema["Hypothesis"]["properties"].keys()

@@ -472,6 +472,14 @@ def test_the_size_is_known_ahead_where_nothing_must_be_read(folder, cache):
     assert not (cache / "other").exists()
 
 
+def test_a_cached_corpus_is_not_read_for_a_size_that_its_name_tells(cache, monkeypatch):
+    """Gigabytes would be hashed before a study is registered."""
+    name = "synthetic:lags,bytes=2kB"
+    corpora.load(name, cache=cache)
+    monkeypatch.setattr(corpora, "_cached", lambda path: pytest.fail(f"{path} is read"))
+    assert corpora.size_ahead(name, cache=cache) == 2000
+
+
 def test_a_cache_that_cannot_be_written_is_told_with_its_variable(folder, tmp_path):
     (tmp_path / "file").write_text("")
     place = tmp_path / "file" / "cache"

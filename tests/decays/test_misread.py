@@ -280,6 +280,79 @@ def test_further_decays_of_a_module_are_read(name: str, tmp_path: Path) -> None:
     assert ("NaN", at) in {one[:2] for one in wrong(saved(tmp_path, state))}
 
 
+ORDERED = ("ordered.theta", "ordered.delta")
+PAIRS = {
+    "SSM in order": ORDERED,
+    "SSM by position": ("log_rate", "log_length"),
+    "RWKV-7 in order": (*ORDERED, "w0"),
+    "Mamba-2 in order": (*ORDERED, "dt_bias"),
+    "RG-LRU": ("a_param", "a_gate.b"),
+    "S4D": ("log_dt", "log_A_real"),
+    "S5": ("Lambda_re", "log_step"),
+    "further": ("rev_A_log", "rev_dt_proj.bias"),
+}
+
+
+@pytest.mark.parametrize(
+    ("names", "lost"),
+    [
+        (PAIRS["SSM in order"], "ordered.theta"),
+        (PAIRS["SSM in order"], "ordered.delta"),
+        (PAIRS["SSM by position"], "log_rate"),
+        (PAIRS["RWKV-7 in order"], "ordered.theta"),
+        (PAIRS["RWKV-7 in order"], "ordered.delta"),
+        (PAIRS["Mamba-2 in order"], "ordered.delta"),
+        (PAIRS["RG-LRU"], "a_param"),
+        (PAIRS["RG-LRU"], "a_gate.b"),
+        (PAIRS["S4D"], "log_A_real"),
+        (PAIRS["S5"], "Lambda_re"),
+        (PAIRS["further"], "rev_A_log"),
+        (PAIRS["further"], "rev_dt_proj.bias"),
+    ],
+)
+@pytest.mark.parametrize("layer", [1, 2])
+def test_half_of_what_a_layer_is_read_from_is_told(
+    names: tuple[str, ...], lost: str, layer: int, tmp_path: Path
+) -> None:
+    """The layer has no half-lives in the table, and nothing else says that it should."""
+    draw = drawn()
+    state = {}
+    for number in range(3):
+        if names == PAIRS["further"]:
+            state[f"layers.{number}.A_log"] = torch.randn(8, 2, generator=draw)
+            state[f"layers.{number}.dt_proj.bias"] = steps(8, draw)
+        for name in names:
+            shape = {"ordered.theta": (1,), "ordered.delta": (7,), "log_A_real": (8, 2)}
+            shape |= {"rev_A_log": (8, 2), "log_length": (1,)}
+            numbers = torch.randn(shape.get(name, (8,)), generator=draw)
+            state[f"layers.{number}.{name}"] = 6 + numbers if name == "log_length" else numbers
+        state[f"layers.{number}.Lambda_re"] = -torch.rand(8, generator=draw)
+        if "Lambda_re" not in names:
+            del state[f"layers.{number}.Lambda_re"]
+    assert "unread" not in {one.name for one in saved(tmp_path, state).findings}
+    del state[f"layers.{layer}.{lost}"]
+    [one] = [one for one in saved(tmp_path, state).findings if one.name == "unread"]
+    assert one.severity == "wrong"
+    assert one.tensor in state
+    assert one.tensor.startswith(f"layers.{layer}.")
+    assert one.seen.startswith(f"{lost} is missing beside it")
+
+
+def test_a_layer_that_another_formula_reads_without_a_tensor_is_told(tmp_path: Path) -> None:
+    """w0 alone is that of a plain RWKV-7, which this model is not."""
+    state = {}
+    for number in range(3):
+        at = f"layers.{number}.att"
+        sizes = {"ordered.theta": 1, "ordered.delta": 7, "w0": 8, "r_k": 8}
+        for name, size in sizes.items():
+            state[f"{at}.{name}"] = torch.randn(size, generator=drawn(number))
+    del state["layers.1.att.ordered.theta"]
+    found = saved(tmp_path, state)
+    assert [layer.family.name for layer in found.layers][1] == "RWKV-7"
+    words = "ordered.theta is missing beside it, so that its half-lives are of another formula"
+    assert ("unread", "layers.1.att.ordered.delta", words, "wrong") in found.findings
+
+
 def test_four_directions_in_one_tensor(tmp_path: Path) -> None:
     """VMamba: A_logs (K D, N) with dt_projs_bias (K, D)."""
     draw = drawn()

@@ -72,10 +72,11 @@ def command(
         at: The step to compare at; runs that ended before it are left out.
         better: Which values are better.
         hope: A difference; tells how many seeds find it 8 times in 10.
-        hypotheses: A TOML file with [[hypotheses]]: name, arm, claim (lower, higher or equal) and
-            margin, and optionally against, size, family and alpha.
+        hypotheses: A TOML file with [[hypotheses]]: name, arm, claim (lower, higher, equal,
+            lower_by_less or higher_by_less) and margin, and optionally against, size, family and
+            alpha.
         out: Folder to write to; runs/out/judge-ROWS if left out.
-        formats: Formats of the forest.
+        formats: Formats of the forest plot.
     """
     cli.existing(rows, "rows")
     if hope is not None and not (math.isfinite(hope) and hope != 0):

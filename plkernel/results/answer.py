@@ -63,6 +63,9 @@ def advice(comparison: Comparison) -> str:
         if ahead
         else "no other initialisation can be told to do better here"
     )
+    kind = (comparison.study.spec.get("model") or {}).get("kind") or ""
+    if kind.startswith("rwkv"):
+        return f"For a model of yours: keep the official initialisation, and learn it; {more}."
     return (
         "For a model of yours: begin with half-lives spaced evenly on a logarithmic scale, from 1"
         f" to {last} bytes, the last lag at which information stands out, and learn them; {more}."

@@ -83,6 +83,7 @@ COMPARISONS = (
     Compared(RWKV, "RWKV-7, 4.9 MB: short", "rates-goose-longer", "short", minimum=True),
     Compared(GOOSE, "power law", "models-goose", "power-law"),
     Compared(GOOSE, "its half-lives alone", "models-goose", "power-law-decays"),
+    Compared(MAMBA, "1.2 MB, at best rates: short", "rates-mamba2", "short", minimum=True),
     Compared(MAMBA, "power law at 4e-3", "models-mamba2-rates", "power-law_4e-3"),
     Compared(MAMBA, "A = 1 at 4e-3", "models-mamba2-rates", "unit-A_4e-3"),
     Compared(MAMBA, "A = 1 at 8e-3", "models-mamba2-rates", "unit-A_8e-3"),

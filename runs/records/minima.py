@@ -35,7 +35,13 @@ CURVES = (
     "rates-bare-longer",
 )
 """Studies of curves over learning rates with SSMs."""
-OTHER_MODELS = ("rates-finch", "rates-goose", "rates-goose-longer", "rates-finch-longer")
+OTHER_MODELS = (
+    "rates-finch",
+    "rates-goose",
+    "rates-goose-longer",
+    "rates-finch-longer",
+    "rates-mamba2",
+)
 """Those with other models, which have no gain and are not in the table."""
 STARTS = {"short-matched": "short", "concentrated": "concentrated"}
 """Arms that most of them have: half-lives of 1 to 8 bytes at the output scale of log-spaced ones,

@@ -502,6 +502,7 @@ AVERAGED = (
     "rates-bare",
     "rates-bare-longer",
     "rates-finch",
+    "rates-mamba2",
     "rates-goose",
     "rates-goose-longer",
     "rates-finch-longer",

@@ -1186,6 +1186,38 @@ def test_short_half_lives_still_lead_in_a_small_rwkv_6_after_four_times_the_text
     assert sum(difference < 0 for difference in in_pilot.values()) == 2
 
 
+def test_short_half_lives_lead_the_own_ones_in_a_small_mamba_2() -> None:
+    study = "rates-mamba2"
+    assert verdicts(study) == ["confirmed"] * 3
+    rows = finished_rows(study)
+    assert len(rows) == 96
+    means = mean_losses(rows)
+    leads = {}
+    for rate in ("0.004", "0.008", "0.016", "0.032"):
+        leads[rate] = means[f"own_{rate}"] - means[f"short_{rate}"]
+    assert min(leads.values()) > 0
+    assert max(leads, key=leads.__getitem__) == "0.032"
+    (counts,) = sentences.record(f"{study}/references.json")["references"]
+    assert min(means.values()) > counts["val_bpb"][3]
+    ends = begun(rows)
+    assert ends["log-spaced"] == (1, 2000)
+    assert ends["short"] == (1, 8)
+    in_pilot = sentences.minimum_difference(f"{study}/pilot", "short", "val")
+    assert in_pilot.mean < 0
+    curves = sentences.record(f"{study}/report/table.json")["curves"]
+    (log_spaced,) = [one["per_seed"] for one in curves if one["curve"] == "log-spaced"]
+    at_first, at_last = (
+        {str(row["seed"]): row["result"]["final_val_bpb"] for row in rows if row["arm"] == arm}
+        for arm in ("log-spaced_0.004", "log-spaced_0.016")
+    )
+    at_an_end = [
+        seed
+        for seed, minimum in log_spaced.items()
+        if minimum in (pytest.approx(at_first[seed]), pytest.approx(at_last[seed]))
+    ]
+    assert len(at_an_end) == 2
+
+
 def test_minima_of_every_study_of_curves_are_those_of_its_report() -> None:
     """The table in docs/evidence/rates.md against the reports, whose differences are by t too."""
     short = [one for one in minima.comparisons() if one.start == "short"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from studies import BASELINE, CORPUS, change, write_study
 
-from plkernel.common.files import MEASUREMENT, save_json
+from plkernel.common.files import MEASUREMENT, SPEC, load_json, save_json
 from plkernel.results.answer import advice, answer, words_of
 from plkernel.results.comparison import compare
 from plkernel.results.conclusion import overview
@@ -294,3 +294,14 @@ def test_a_trial_says_what_follows_for_a_model(effect: float, end: str, tmp_path
     assert "from 1 to 128 bytes, the last lag at which information stands out" in advice(one)
     assert end in advice(one)
     assert end.replace("; ", "") in page(one, []).replace("; ", "")
+
+
+def test_a_trial_of_rwkv_advises_its_official_initialisation(tmp_path: Path) -> None:
+    """In small models it ended ahead of log-spaced half-lives, which lead in an SSM."""
+    folder = write_study(tmp_path, seeds=range(4), effects={BASELINE: 0.0, "a": 0.0})
+    save_json(folder / MEASUREMENT, measurement(words={"a": "law"}))
+    spec = load_json(folder / SPEC)
+    save_json(folder / SPEC, {**spec, "model": {**(spec.get("model") or {}), "kind": "rwkv7"}})
+    assert advice(compare(read_study(folder))).startswith(
+        "For a model of yours: keep the official initialisation, and learn it; no other"
+    )

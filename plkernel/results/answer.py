@@ -65,7 +65,9 @@ def advice(comparison: Comparison) -> str:
     )
     kind = (comparison.study.spec.get("model") or {}).get("kind") or ""
     if kind.startswith("rwkv"):
-        return f"For a model of yours: keep the official initialisation, and learn it; {more}."
+        return (
+            f"For a model of yours: keep the official initialisation, and train its decays; {more}."
+        )
     return (
         "For a model of yours: begin with half-lives spaced evenly on a logarithmic scale, from 1"
         f" to {last} bytes, the last lag at which information stands out, and learn them; {more}."

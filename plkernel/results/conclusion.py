@@ -23,9 +23,9 @@ def overview(comparison: Comparison) -> list[str]:
     if not comparison.tested:
         return ["No difference can be tested: those of two seeds or more are 0, or not finite."]
     seeds = span([comparison.on_text[name].n for name in comparison.tested])
-    sentences = [_significant(comparison, seeds)]
+    significant = _significant(comparison, seeds)
     if comparison.curves:
-        sentences[0] = f"At single learning rates, {sentences[0][0].lower()}{sentences[0][1:]}"
+        significant = f"At single learning rates, {significant[0].lower()}{significant[1:]}"
         minima = [one.difference for one in comparison.curves if one.difference]
         found = [detectable_difference(one.standard_deviation, one.n) for one in minima]
         what = "one comparison of minima"
@@ -35,13 +35,14 @@ def overview(comparison: Comparison) -> list[str]:
         what = "one comparison"
         over = "arms"
     sizes = [size for size in found if not math.isnan(size)]
-    if sizes:
-        sentences.append(
-            f"With {seeds} seeds and this spread, {what} on its own finds a difference of"
-            f" {median(sizes):.2g} {comparison.unit} 8 times in 10 (median over {over};"
-            f" {span(sizes, '.2g')})."
-        )
-    return sentences
+    if not sizes:
+        return [significant]
+    power = (
+        f"With {seeds} seeds and this spread, {what} on its own finds a difference of"
+        f" {median(sizes):.2g} {comparison.unit} 8 times in 10 (median over {over};"
+        f" {span(sizes, '.2g')})."
+    )
+    return [significant, power]
 
 
 def _significant(comparison: Comparison, seeds: str) -> str:

@@ -291,6 +291,14 @@ PAIRS = {
     "S5": ("Lambda_re", "log_step"),
     "further": ("rev_A_log", "rev_dt_proj.bias"),
 }
+SHAPES = {
+    "ordered.theta": (1,),
+    "ordered.delta": (7,),
+    "log_A_real": (8, 2),
+    "rev_A_log": (8, 2),
+    "log_length": (1,),
+}
+"""Of tensors of these names; others have 8 numbers."""
 
 
 @pytest.mark.parametrize(
@@ -322,13 +330,12 @@ def test_half_of_what_a_layer_is_read_from_is_told(
             state[f"layers.{number}.A_log"] = torch.randn(8, 2, generator=draw)
             state[f"layers.{number}.dt_proj.bias"] = steps(8, draw)
         for name in names:
-            shape = {"ordered.theta": (1,), "ordered.delta": (7,), "log_A_real": (8, 2)}
-            shape |= {"rev_A_log": (8, 2), "log_length": (1,)}
-            numbers = torch.randn(shape.get(name, (8,)), generator=draw)
-            state[f"layers.{number}.{name}"] = 6 + numbers if name == "log_length" else numbers
-        state[f"layers.{number}.Lambda_re"] = -torch.rand(8, generator=draw)
-        if "Lambda_re" not in names:
-            del state[f"layers.{number}.Lambda_re"]
+            numbers = torch.randn(SHAPES.get(name, (8,)), generator=draw)
+            if name == "log_length":
+                numbers += 6
+            if name == "Lambda_re":
+                numbers = -numbers.abs()
+            state[f"layers.{number}.{name}"] = numbers
     assert "unread" not in {one.name for one in saved(tmp_path, state).findings}
     del state[f"layers.{layer}.{lost}"]
     [one] = [one for one in saved(tmp_path, state).findings if one.name == "unread"]

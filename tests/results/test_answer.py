@@ -303,5 +303,5 @@ def test_a_trial_of_rwkv_advises_its_official_initialisation(tmp_path: Path) -> 
     spec = load_json(folder / SPEC)
     save_json(folder / SPEC, {**spec, "model": {**(spec.get("model") or {}), "kind": "rwkv7"}})
     assert advice(compare(read_study(folder))).startswith(
-        "For a model of yours: keep the official initialisation, and learn it; no other"
+        "For a model of yours: keep the official initialisation, and train its decays; no other"
     )

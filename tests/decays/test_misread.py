@@ -345,6 +345,17 @@ def test_half_of_what_a_layer_is_read_from_is_told(
     assert one.seen.startswith(f"{lost} is missing beside it")
 
 
+def test_a_part_of_a_layout_that_no_layer_has_is_left_alone(tmp_path: Path) -> None:
+    """Such a name alone, as of a rotary embedding, says nothing of decays."""
+    draw = drawn()
+    state = {
+        "layers.0.A_log": torch.randn(8, 2, generator=draw),
+        "layers.0.dt_proj.bias": steps(8, draw),
+        "rotary.ordered.theta": torch.randn(1, generator=draw),
+    }
+    assert "unread" not in {one.name for one in saved(tmp_path, state).findings}
+
+
 def test_a_layer_that_another_formula_reads_without_a_tensor_is_told(tmp_path: Path) -> None:
     """w0 alone is that of a plain RWKV-7, which this model is not."""
     state = {}

@@ -1,13 +1,19 @@
 """Studies whose engines are asked every few milliseconds, and whose texts are not given to LZMA."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from plkernel.study import references, schedule
+from plkernel.study.engine import Engine
+
+PAGE = Path(__file__).parents[2] / "docs" / "studies" / "cluster.md"
+"""The page that shows engines of one's own."""
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +22,21 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         references, "lzma_bits", lambda splits: {"windows": [4096], "val_bpb": [8.0]}
     )  # half a second
+
+
+@pytest.fixture
+def shown_engine() -> Callable[[str], type[Engine]]:
+    """Gives the engine of a name as the page shows it."""
+
+    def find(name: str) -> type[Engine]:
+        blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        (block,) = [text for text in blocks if f"class {name}(" in text or f"class {name}:" in text]
+        known: dict[str, Any] = {}
+        exec(block, known)
+        engine: type[Engine] = known[name]
+        return engine
+
+    return find
 
 
 @pytest.fixture

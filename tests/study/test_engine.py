@@ -24,7 +24,6 @@ from plkernel.training.loop import prepare
 
 SpecWriter = Callable[..., Path]
 Process = subprocess.Popen[bytes]
-PAGE = Path(__file__).parents[2] / "docs" / "studies" / "index.md"
 SLEEP = "import time; time.sleep(600)"
 HARD_OF_HEARING = """
 import signal, sys, time
@@ -53,26 +52,17 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Process]]:
         process.wait()
 
 
-def engine_of_the_page() -> Engine:
-    """The engine that the documentation of studies shows."""
-    text = PAGE.read_text().partition("```python\n")[2].partition("```")[0]
-    known: dict[str, type[Engine]] = {}
-    exec(text, known)
-    return known["InThisProcess"]()
-
-
 def test_the_engine_of_the_documentation_trains_a_study(
-    tiny_spec: SpecWriter, tmp_path: Path
+    tiny_spec: SpecWriter, tmp_path: Path, shown_engine: Callable[[str], type[Engine]]
 ) -> None:
     """The same rows as processes would write, and a run that fails is named."""
+    in_this_process = shown_engine("InThisProcess")
     spec, out = load_spec(tiny_spec(steps=4)), tmp_path / "out"
-    assert run_experiment(spec, out, engine=engine_of_the_page()) == []
+    assert run_experiment(spec, out, engine=in_this_process()) == []
     rows = sorted(path.relative_to(out) for path in out.glob("*/seed-*/metrics.jsonl"))
     assert len(rows) == 4
     diverging = load_spec(tiny_spec(steps=4, learning_rate=1e30))
-    lost = run_experiment(
-        diverging, tmp_path / "lost", only=["uniform"], engine=engine_of_the_page()
-    )
+    lost = run_experiment(diverging, tmp_path / "lost", only=["uniform"], engine=in_this_process())
     assert lost == ["uniform seed 0", "uniform seed 1"]
     assert RunFolder(tmp_path / "lost" / "uniform" / "seed-1").status == "diverged"
 

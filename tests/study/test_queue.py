@@ -649,18 +649,12 @@ def test_cancel_ends_what_is_in_the_queue(
     assert entry.id == load_json(out / "uniform" / "seed-0" / JOB)["id"]
 
 
-def engine_of_the_page() -> Engine:
-    """The engine on an executor of futures that the page shows."""
-    text = PAGE.read_text().partition("```python\n")[2].partition("```")[0]
-    known: dict[str, Any] = {}
-    exec(text, known)
-    engine: Engine = known["FuturesEngine"](workers=2)
-    return engine
-
-
-def test_the_engine_of_the_page_trains_a_study(tiny_spec: SpecWriter, tmp_path: Path) -> None:
+def test_the_engine_on_futures_trains_a_study(
+    tiny_spec: SpecWriter, tmp_path: Path, shown_engine: Callable[..., Callable[..., Engine]]
+) -> None:
+    engine = shown_engine("FuturesEngine")(workers=2)
     spec, out = load_spec(tiny_spec(steps=4)), tmp_path / "out"
-    assert run_experiment(spec, out, only=["uniform"], engine=engine_of_the_page()) == []
+    assert run_experiment(spec, out, only=["uniform"], engine=engine) == []
     run_training(prepare(spec, "uniform", 0, tmp_path / "alone"), progress_bar=False)
     rows = [place / "uniform" / "seed-0" / "metrics.jsonl" for place in (out, tmp_path / "alone")]
     assert rows[0].read_bytes() == rows[1].read_bytes()

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,45 +60,96 @@ def unread(checkpoint: Checkpoint, layers: Sequence[Layer]) -> Iterator[Unread]:
     Of a live model the parameter that a parametrization makes of a tensor has a name too, and is
     read in its place.
     """
-    taken: set[str] = set()
-    layouts: set[Layout] = set()
-    for layer in layers:
-        taken.update(layer.names.values())
-        layouts.add(_layout(layer.family))
-    read = {layer.module for layer in layers}
-    modules = {module.partition(":")[0] for module in read}
-    known = names_of(checkpoint.names)
+    read = _Read.of(checkpoint, layers)
     told: set[tuple[str, str]] = set()
     for name in checkpoint.names:
-        plain = plain_name(name)
-        if name in taken or (plain != name and plain in checkpoint.names):
+        if name in read.tensors or _is_of_parametrization(name, checkpoint):
             continue
-        is_named_so = _is_decay(plain) or LIKE_DECAYS.fullmatch(plain) is not None
-        at = _module_elsewhere(name, layouts)
-        if not is_named_so and at is None:
+        left = _left_over(name, read)
+        if left is None:
             continue
-        missing = missing_beside(name, known, layouts)
-        parent = name.rpartition(".")[0].removesuffix(".dt_proj")
-        if plain != name:
-            words = of_parametrised(plain)
-            severity = "wrong" if _is_decay(plain) else "notable"
-        elif missing and (at is not None or parent not in modules):
-            shown = (
-                "its half-lives are of another formula" if at in read else "no half-life is known"
-            )
-            words = f"{missing} is missing beside it, so that {shown}"
-            severity = "wrong"
-            is_told = (at or parent, missing) in told
-            told.add((at or parent, missing))
-            if is_told and not is_named_so:  # as of all that stands beside what is missing
+        if left.missing:
+            lack = (left.module, left.missing)
+            is_repeated = lack in told and not _is_named_like_decay(name)
+            told.add(lack)
+            if is_repeated:  # as of all that stands beside what is missing
                 continue
-        elif is_named_so:
-            words = "is named like a decay, but no formula is known for it"
-            severity = "wrong" if _is_decay(name) else "notable"
-        else:
-            continue
-        yield "unread", name, words, severity
+        yield "unread", name, left.words, left.severity
         yield from _not_finite(checkpoint, name)
+
+
+class _Read(NamedTuple):
+    """What layers were read from, and all names of the checkpoint they are of.
+
+    tensors  names that layers were read from
+    layouts  templates of these, by layer
+    layers   modules of the layers, with an affix where there is one
+    modules  the same without it
+    known    names of the checkpoint, see `names_of`
+    """
+
+    tensors: Collection[str]
+    layouts: Collection[Layout]
+    layers: Collection[str]
+    modules: Collection[str]
+    known: Collection[str]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, layers: Sequence[Layer]) -> "_Read":
+        modules = {layer.module for layer in layers}
+        return cls(
+            tensors={name for layer in layers for name in layer.names.values()},
+            layouts={_layout(layer.family) for layer in layers},
+            layers=modules,
+            modules={module.partition(":")[0] for module in modules},
+            known=names_of(checkpoint.names),
+        )
+
+
+class _LeftOver(NamedTuple):
+    """Words on a tensor that no layer was read from, their severity, and what is missing beside it
+    in its module, if that is why.
+    """
+
+    words: str
+    severity: str
+    module: str = ""
+    missing: str = ""
+
+
+def _left_over(name: str, read: _Read) -> _LeftOver | None:
+    """Why a tensor that belongs to decays was not read; None for one that does not belong there."""
+    is_named_so = _is_named_like_decay(name)
+    at = _module_elsewhere(name, read.layouts)
+    if not is_named_so and at is None:
+        return None
+    plain = plain_name(name)
+    if plain != name:
+        severity = "wrong" if _is_decay(plain) else "notable"
+        return _LeftOver(of_parametrised(plain), severity)
+    parent = name.rpartition(".")[0].removesuffix(".dt_proj")
+    missing = missing_beside(name, read.known, read.layouts)
+    if missing and (at is not None or parent not in read.modules):
+        other = "its half-lives are of another formula"
+        so_that = other if at in read.layers else "no half-life is known"
+        words = f"{missing} is missing beside it, so that {so_that}"
+        return _LeftOver(words, "wrong", at or parent, missing)
+    if is_named_so:
+        severity = "wrong" if _is_decay(name) else "notable"
+        return _LeftOver("is named like a decay, but no formula is known for it", severity)
+    return None
+
+
+def _is_of_parametrization(name: str, checkpoint: Checkpoint) -> bool:
+    """True for the parameter of a parametrization whose tensor has a name of its own."""
+    plain = plain_name(name)
+    return plain != name and plain in checkpoint.names
+
+
+def _is_named_like_decay(name: str) -> bool:
+    """True if the name, or that of the tensor of a parametrization, is one that decays have."""
+    plain = plain_name(name)
+    return _is_decay(plain) or LIKE_DECAYS.fullmatch(plain) is not None
 
 
 def _is_decay(name: str) -> bool:

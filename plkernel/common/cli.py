@@ -316,11 +316,16 @@ def _open_closed_streams() -> None:
             setattr(sys, name, nowhere)
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Return True where memory of the machine or of a GPU is short, for Python or for torch."""
+    of_torch = isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(str(error))
+    return isinstance(error, MemoryError) or bool(of_torch)
+
+
 def _user_message(error: Exception) -> str | None:
     """Return what to say of an error that the user can mend; None for a fault of the program."""
     message = str(error)
-    is_of_torch = isinstance(error, RuntimeError) and OUT_OF_MEMORY.search(message)
-    if isinstance(error, MemoryError) or is_of_torch:
+    if is_out_of_memory(error):
         return f"out of memory, {told(error)}"
     if not isinstance(error, USER_ERRORS):
         return None

@@ -20,7 +20,13 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from plkernel.common.cli import line_beside_bars, no_bar, without_terminal
+from plkernel.common.cli import (
+    is_out_of_memory,
+    line_beside_bars,
+    no_bar,
+    shortened,
+    without_terminal,
+)
 from plkernel.common.environment import environment
 from plkernel.common.files import DIVERGED, FAILED, FINISHED, METRICS, read_lines, run_folder
 from plkernel.config.condition import Condition
@@ -599,7 +605,7 @@ def run_training(
         if folder.status == FINISHED:
             return cast(dict[str, Any], folder.result)
         try:
-            with stop_requests(stop_with) as stopped:
+            with _naming_what_needs_memory(task.train), stop_requests(stop_with) as stopped:
                 training = Training(task, logger)
                 training.run(stopped, progress_bar)
             result = training.result()  # which Ctrl-C ends at once: the last step is saved
@@ -617,6 +623,21 @@ def run_training(
             )
         folder.finish(result)
         return result
+
+
+@contextmanager
+def _naming_what_needs_memory(train: TrainSpec) -> Iterator[None]:
+    """A MemoryError that names options, where a model and its steps do not fit into memory."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        said = shortened(str(error), 120) or "Python's memory is used up"
+        raise MemoryError(
+            f"{said}; lower train.batch, got {train.batch}, or train.context, got"
+            f" {train.context}, or take a smaller model"
+        ) from error
 
 
 def summary(name: str, result: Mapping[str, Any]) -> str:

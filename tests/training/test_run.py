@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -182,6 +183,46 @@ def test_a_run_that_diverges_is_recorded_as_diverged(
     result = load_json(tmp_path / RUN / "result.json")
     assert result["status"] == "diverged"
     assert "FloatingPointError" in result["error"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+            "CUDA out of memory. Tried to allocate 2.00 GiB",
+        ),
+        (MemoryError(), "Python's memory is used up"),
+    ],
+)
+def test_a_run_that_does_not_fit_into_memory_names_what_to_lower(
+    tiny_spec: SpecWriter,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    said: str,
+) -> None:
+    def step(_: Training) -> None:
+        raise error
+
+    monkeypatch.setattr(Training, "step", step)
+    advice = "lower train.batch, got 4, or train.context, got 32, or take a smaller model"
+    with pytest.raises(MemoryError, match="^" + re.escape(f"{said}; {advice}")):
+        train(tiny_spec(), tmp_path)
+    ended = RunFolder(tmp_path / RUN).status
+    assert ended == "failed"
+    assert advice in RunFolder(tmp_path / RUN).result["error"].splitlines()[-1]
+
+
+def test_other_errors_of_torch_are_left_as_they_are(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(_: Training) -> None:
+        raise RuntimeError("shapes do not match")
+
+    monkeypatch.setattr(Training, "step", step)
+    with pytest.raises(RuntimeError, match=r"^shapes do not match$"):
+        train(tiny_spec(), tmp_path)
 
 
 @pytest.mark.parametrize("broken", ["figures", "half-lives"])

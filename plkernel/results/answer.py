@@ -7,7 +7,6 @@ from pathlib import Path
 from plkernel.analysis.figures.style import byte_unit
 from plkernel.common.cli import counted, shortened, written
 from plkernel.results.comparison import ArmBlock, ArmResult, Comparison
-from plkernel.results.measured import read_measurement
 from plkernel.results.rate_report import curve_clauses, curves_tested
 from plkernel.results.statistics import ALPHA, PairedDifference, magnitude
 from plkernel.results.study import FinishedRun, StudyRun
@@ -51,7 +50,7 @@ def answer(comparison: Comparison) -> str:
 
 def advice(comparison: Comparison) -> str:
     """Advice for a model of the reader's, in a trial; empty in other studies."""
-    measured = read_measurement(comparison.study.folder)
+    measured = comparison.measured
     if not measured or not comparison.on_text:
         return ""
     last = measured.verdict.last_lag
@@ -76,13 +75,13 @@ def advice(comparison: Comparison) -> str:
 
 def words_of(comparison: Comparison) -> dict[str, str]:
     """Names of the arms in a sentence, where the study has such names."""
-    measured = read_measurement(comparison.study.folder)
+    measured = comparison.measured
     return measured.words if measured else {}
 
 
 def control_note(comparison: Comparison) -> str:
     """Say whether the control of a trial was seen, and what it cost; empty without one."""
-    measured = read_measurement(comparison.study.folder)
+    measured = comparison.measured
     if not measured or not measured.control:
         return ""
     what = f"the control ({measured.control})"
@@ -250,11 +249,4 @@ def _furthest(comparison: Comparison, names: Sequence[str]) -> str:
     """The arm with the largest of these differences: "8_ema by 0.043 (0.033 to 0.053)"."""
     distances = {name: magnitude(comparison.differences[name]) for name in names}
     name = max(names, key=lambda name: distances[name].mean)
-    return f"{_marked(comparison, name)} by {mean_and_interval(distances[name], '.3f')}"
-
-
-def _marked(comparison: Comparison, name: str) -> str:
-    """The whole name of an arm, marked where its difference is not one of likelihoods."""
-    from plkernel.models import NOT_CAUSAL
-
-    return f"{name} ({NOT_CAUSAL})" if comparison.leaks(comparison[name]) else name
+    return f"{comparison.marked(name)} by {mean_and_interval(distances[name], '.3f')}"

@@ -11,8 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import chdtri, ndtr, stdtr
 
-from plkernel.analysis.information.estimate import critical_value
-from plkernel.results.statistics import Floats, holm, mean_interval, t_statistic
+from plkernel.analysis.intervals import critical_value
+from plkernel.results.statistics import (
+    Floats,
+    holm,
+    lacks_spread,
+    mean_interval,
+    t_statistic,
+)
 
 Test = Literal["sign flips", "t"]
 VerdictName = Literal["confirmed", "refuted", "undecided"]
@@ -212,8 +218,9 @@ def t_below(differences: ArrayLike, bound: float = 0.0) -> float:
     Without any spread the test has no scale: then p is that of sign flips, 2**-n below the bound,
     and 1 elsewhere.
     """
-    data = np.asarray(differences, dtype=np.float64) - bound
-    if data.size and np.ptp(data) == 0:
+    given = np.asarray(differences, dtype=np.float64)
+    data = given - bound
+    if lacks_spread(given, [*given.tolist(), bound]):
         return float(2.0**-data.size) if data[0] < 0 else 1.0
     p = float(stdtr(data.size - 1, t_statistic(mean_interval(data))))
     return 1.0 if math.isnan(p) else p
@@ -336,8 +343,11 @@ def _power_of_t(
 def effect_needed(n: int, m: int = 1, alpha: float = 0.05, pilot: int | None = None) -> float:
     """The true difference beyond the margin, in units of sd, with USUAL_POWER (lower, higher).
 
-    pilot: as in `power`.
+    n and pilot: as in `power`, each 2 or more, else ValueError.
     """
+    for name, seeds in (("n", n), ("pilot", pilot)):
+        if seeds is not None and seeds < 2:
+            raise ValueError(f"{name} must be two seeds or more, got {seeds}")
 
     def enough(effect: float) -> bool:
         return power("higher", 0.0, effect, 1.0, n, m, alpha, pilot) >= USUAL_POWER

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from plkernel.models import NOT_CAUSAL
-from plkernel.results.measured import CONTROL, read_measurement
+from plkernel.results.measured import CONTROL, Measured, read_measurement
 from plkernel.results.rate_curves import CurveResult, curve_results
 from plkernel.results.rate_report import curve_table
 from plkernel.results.saved import Reference
@@ -114,6 +114,15 @@ class Comparison:
         names += [str(arm.against) for arm in self.others]
         return tuple(self[name] for name in dict.fromkeys(names))
 
+    @cached_property
+    def measured(self) -> Measured | None:
+        """The measurement of its text, which a trial has."""
+        return read_measurement(self.study.folder)
+
+    def marked(self, name: str) -> str:
+        """The whole name of an arm, marked where its difference is not one of likelihoods."""
+        return f"{name} ({NOT_CAUSAL})" if self.leaks(self[name]) else name
+
     def leaks(self, arm: ArmResult) -> bool:
         """True if the arm's difference is not one of likelihoods."""
         other_is_causal = arm.against is None or self[arm.against].causal
@@ -177,8 +186,7 @@ class Comparison:
     @cached_property
     def control(self) -> ArmBlock | None:
         """The arms of a trial on its control; None without one."""
-        measured = read_measurement(self.study.folder)
-        if not measured or not measured.control:
+        if not self.measured or not self.measured.control:
             return None
         for block in self.blocks:
             if self.levels(block.arms[0].name) == {"text": CONTROL}:

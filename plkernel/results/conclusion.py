@@ -6,7 +6,6 @@ from statistics import median
 
 from plkernel.common.cli import counted
 from plkernel.common.corpus_names import is_synthetic
-from plkernel.models import NOT_CAUSAL
 from plkernel.results.comparison import Comparison
 from plkernel.results.saved import LzmaLosses, Reference
 from plkernel.results.statistics import detectable_difference
@@ -65,8 +64,7 @@ def _significant(comparison: Comparison, seeds: str) -> str:
 def _difference(comparison: Comparison, name: str) -> str:
     """The difference of an arm and its interval, marked where it is not one of likelihoods."""
     one = comparison.differences[name]
-    mark = f" ({NOT_CAUSAL})" if comparison.leaks(comparison[name]) else ""
-    return f"{name}{mark} {mean_text(one)} ({interval_text(one)})"
+    return f"{comparison.marked(name)} {mean_text(one)} ({interval_text(one)})"
 
 
 def memory_worth(comparison: Comparison) -> list[str]:

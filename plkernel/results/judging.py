@@ -28,6 +28,7 @@ from plkernel.results.statistics import (
     PairedDifference,
     detectable_difference,
     holm,
+    lacks_spread,
     magnitude,
     paired_difference,
 )
@@ -343,7 +344,11 @@ def _compared(
 
 
 def _welch(own: Sequence[float], base: Sequence[float]) -> PairedDifference:
-    """Welch's unequal variances t test (1947); n of the smaller arm, sd of one difference."""
+    """Welch's unequal variances t test (1947); n of the smaller arm, sd of one difference.
+
+    Where neither arm has a spread the test has no scale: then p is that of exchanging runs, two of
+    all choices of one arm's runs among those of both.
+    """
     fewest = min(len(own), len(base))
     mean = float(np.mean(own) - np.mean(base))
     if fewest < 2:
@@ -354,6 +359,17 @@ def _welch(own: Sequence[float], base: Sequence[float]) -> PairedDifference:
             high=math.nan,
             standard_deviation=math.nan,
             p_value=math.nan,
+            per_seed={},
+        )
+    if all(lacks_spread(values, [*own, *base]) for values in (own, base)):
+        choices = math.comb(len(own) + len(base), len(own))
+        return PairedDifference(
+            n=fewest,
+            mean=mean,
+            low=mean,
+            high=mean,
+            standard_deviation=0.0,
+            p_value=2.0 / choices if mean else math.nan,
             per_seed={},
         )
     result = ttest_ind(own, base, equal_var=False)
@@ -630,18 +646,10 @@ def _verdict_table(result: Judged) -> str:
 
 def content(result: Judged) -> dict[str, Any]:
     """The numbers for a JSON file."""
-    compared = []
-    for one in result.compared:
-        numbers = asdict(one)
-        numbers["difference"] = {
-            **asdict(one.difference),
-            "per_seed": dict(one.difference.per_seed),
-        }
-        compared.append(numbers)
     return {
         "baseline": result.baseline,
         "step": result.step,
-        "comparisons": compared,
+        "comparisons": [asdict(one) for one in result.compared],
         "hypotheses": [
             {**one.model_dump(), **asdict(result.verdicts[one.name])} for one in result.stated
         ],

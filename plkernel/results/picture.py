@@ -25,7 +25,7 @@ from plkernel.analysis.information.laws import CONFIDENCE
 from plkernel.decays.memory import Memory
 from plkernel.results.answer import control_note
 from plkernel.results.comparison import ArmResult, Comparison
-from plkernel.results.measured import Measured, read_measurement
+from plkernel.results.measured import Measured
 from plkernel.results.statistics import Estimate, pointwise_band
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def overview_figure(
     arms = _arms(comparison)
     if not arms:
         return None
-    measured = read_measurement(comparison.study.folder)
+    measured = comparison.measured
     shown = {arm.name: kernels[arm.name] for arm in arms if _is_known(kernels.get(arm.name))}
     names = [words.get(arm.name) or comparison.label(arm) for arm in arms]
     names[0] += " (baseline)"

@@ -48,6 +48,10 @@ def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
 
     Raises ValueError for a pilot without a spread, or with fewer than LEAST_PILOT seeds.
     """
+    if spec.hypotheses and len(spec.seeds) < 2:
+        raise ValueError(
+            f"seeds must be two or more for the power of hypotheses, got {len(spec.seeds)}"
+        )
     study = read_study(pilot)
     by_family = families(spec.hypotheses)
     rows = []
@@ -59,11 +63,6 @@ def powers(spec: Spec, pilot: Path) -> list[dict[str, Any]]:
             )
         of_mean = hypothesis.arm in spec.means
         sd, seeds, others = _spread(study, hypothesis, of_mean)
-        if len(spec.seeds) < 2:
-            raise ValueError(
-                f"seeds must be two or more for the power of {hypothesis.name!r}, got"
-                f" {len(spec.seeds)}"
-            )
         if not seeds:
             raise ValueError(
                 f"pilot must have two arms with a seed in common that measured"

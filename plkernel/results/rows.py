@@ -161,7 +161,7 @@ def _table(path: Path, columns: Columns) -> Table:
         if path.suffix == ".parquet":
             return _of_parquet(content)
         return _separated(content, separator, columns)
-    except (ValueError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"{path}: must be CSV with a header, TSV, JSON, JSON lines or Parquet: {reason}"
@@ -230,6 +230,11 @@ def _separated(content: bytes, separator: str, columns: Columns) -> Table:
     cells = pandas.read_csv(
         io.BytesIO(content), **form, dtype=dict.fromkeys(words, str), na_values=empty
     )
+    if not isinstance(cells.index, pandas.RangeIndex):  # cells that no name is left for
+        raise ValueError(
+            "rows must have as many cells as the header has names, got more; name every column, and"
+            " end no row with a separator"
+        )
     written = pandas.read_csv(io.BytesIO(content), **form, dtype=str)
     return Table(cells, written.isna() | written.isin(EMPTY))
 
@@ -969,7 +974,7 @@ def _at_step(runs: Mapping[RunKey, Steps], at: float | None) -> list[Row]:
     sound = [by_step for by_step in runs.values() if not _has_diverged(by_step)]
     is_known = any(at in by_step for by_step in sound)
     found = []
-    for (arm, seed, _), by_step in runs.items():
+    for by_step in runs.values():
         last = _last(by_step)
         has_ended = is_known and _order(last.step) < _order(at)
         if _has_diverged(by_step) or has_ended:
@@ -978,7 +983,7 @@ def _at_step(runs: Mapping[RunKey, Steps], at: float | None) -> list[Row]:
             found.append(by_step[at])
         else:
             raise ValueError(
-                f"at must be a step of all runs that go so far, got {at:g}, which arm {arm!r} with"
-                f" seed {seed} has not"
+                f"at must be a step of all runs that go so far, got {at:g}, which"
+                f" {_run_text(last)} has not"
             )
     return found

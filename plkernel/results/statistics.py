@@ -15,6 +15,8 @@ from plkernel.analysis.intervals import critical_value, student_interval
 Floats = NDArray[np.float64]
 ALPHA = 0.05
 """The significance level of reports."""
+ROUNDING = 1e-12
+"""A spread of differences is none if it is smaller beside the numbers that they are of."""
 LossCurve = Mapping[int, float]
 """Values of one seed by position: a step, or bytes read."""
 Key = TypeVar("Key")
@@ -58,13 +60,24 @@ def paired_difference(
     """Mean of arm[s] - baseline[s] over the seeds s of both, its t interval and p of the t test.
 
     Runs of one seed share data order and base weights, so their contribution cancels in the
-    difference. p is NaN for n = 1 and where every difference is zero.
+    difference. Without any spread the t test has no scale: then p is that of sign flips, two-sided,
+    2**(1 - n). It is NaN for n = 1 and where every difference is zero.
     """
     seeds = sorted(arm.keys() & baseline.keys())
     per_seed = {seed: float(arm[seed]) - float(baseline[seed]) for seed in seeds}
     one = mean_interval(per_seed.values(), confidence)
-    p_value = 2.0 * float(stdtr(one.n - 1, -abs(t_statistic(one))))
+    if lacks_spread(per_seed.values(), [*arm.values(), *baseline.values()]):
+        p_value = 2.0 ** (1 - one.n) if one.n > 1 and one.mean else math.nan
+    else:
+        p_value = 2.0 * float(stdtr(one.n - 1, -abs(t_statistic(one))))
     return PairedDifference(**vars(one), p_value=p_value, per_seed=per_seed)
+
+
+def lacks_spread(values: Iterable[float], of: Iterable[float]) -> bool:
+    """True if values differ by no more than the rounding of the numbers that they are made of."""
+    data = np.asarray(list(values), dtype=np.float64)
+    scale = max(map(abs, of), default=0.0)
+    return data.size > 0 and bool(np.ptp(data) <= ROUNDING * scale)
 
 
 def magnitude(one: PairedDifference) -> PairedDifference:

@@ -80,4 +80,6 @@ def _choice(runs: Mapping[float, Sequence[StudyRun]]) -> Choice | None:
 
 
 def _loss(run: StudyRun) -> float:
-    return run.result.final_val_bpb if run.result else math.inf
+    """The loss at the end; infinite for a run that diverged, or whose loss is no number."""
+    loss = run.result.final_val_bpb if run.result else math.inf
+    return math.inf if math.isnan(loss) else loss

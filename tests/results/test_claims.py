@@ -302,3 +302,5 @@ def test_differences_without_a_spread_say_no_more_than_their_signs(
     assert judged.verdict == verdict
     assert ours.t_below([-0.1] * seeds) == 2.0**-seeds
     assert ours.t_below([0.1] * seeds) == ours.t_below([0.0] * seeds) == 1.0
+    rounded = [1.13 - 1.23, 2.24 - 2.34] * seeds
+    assert ours.t_below(rounded) == 2.0 ** -(2 * seeds)

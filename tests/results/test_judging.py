@@ -222,6 +222,8 @@ def test_a_search_for_learning_rates_is_no_arm(tmp_path: Path) -> None:
         (HEADER, Columns(), "must hold a row for each run, got none"),
         ("", Columns(), "must be CSV with a header, TSV, JSON, JSON lines or Parquet"),
         ("Step,a-0 - loss\n1,2\n", Columns(value=""), "one of its metrics, got ''; valid: loss"),
+        ("arm,seed,value\na,1,0.5,\n", Columns(), "rows must have as many cells as the header has"),
+        ("run,arm,value\n3,a,1,0.5\n", Columns(), "end no row with a separator"),
         ("run,value\nlong,1\n", Columns(), "as long/seed-3 does, got 'long'; give --pattern"),
         ("run,value\nlong-1,1\n", Columns(pattern="("), "pattern must be a regular expression"),
     ],
@@ -863,6 +865,14 @@ def test_arms_without_common_seeds_are_compared_by_welch() -> None:
     assert not one.paired
     assert one.difference.p_value == pytest.approx(test.pvalue)
     assert "(unpaired)" in render(judged(rows, "a"))
+
+
+def test_two_arms_without_a_spread_are_told_apart_by_exchanging_their_runs() -> None:
+    rows = [Row("a", None, 1.0)] * 2 + [Row("b", None, 2.0)] * 2 + [Row("c", None, 1.0)] * 3
+    of_b, of_c = judged(rows, "a").compared
+    assert of_b.difference.p_value == 2 / 6  # the choices of two runs of four
+    assert (of_b.difference.low, of_b.difference.high) == (1.0, 1.0)
+    assert math.isnan(of_c.difference.p_value)
 
 
 @pytest.mark.parametrize("name", ["models-mamba2", "memory-far", "decays-train"])

@@ -139,7 +139,7 @@ def test_a_pilot_without_curves_says_nothing_of_minima(pilot: Path) -> None:
 def test_a_power_needs_two_seeds_of_the_study(seeds: int, pilot: Path) -> None:
     of_two = spec("near").model_copy(update={"seeds": tuple(range(seeds))})
     if seeds == 1:
-        with pytest.raises(ValueError, match="seeds must be two or more for the power of 'it'"):
+        with pytest.raises(ValueError, match="seeds must be two or more for the power of hyp"):
             powers(of_two, pilot)
     else:
         [row] = powers(of_two, pilot)

@@ -37,7 +37,8 @@ def test_seeds_are_paired_and_degenerate_samples_have_no_interval():
     for values, p in (
         ([0.1], nan),
         ([0.0, 0.0], nan),
-        ([0.25, 0.25], 0.0),
+        ([0.25, 0.25], 0.5),
+        ([0.25] * 6, 1 / 32),
         ([0.1, nan], nan),
         ([], nan),
     ):
@@ -46,7 +47,14 @@ def test_seeds_are_paired_and_degenerate_samples_have_no_interval():
         )
         assert one.p_value == pytest.approx(p, nan_ok=True)
         assert math.isnan(ours.detectable_difference(one.standard_deviation, len(values)))
-        assert math.isnan(one.low) == (values not in ([0.0, 0.0], [0.25, 0.25]))
+        assert math.isnan(one.low) == (math.isnan(sum(values)) or len(values) < 2)
+
+
+def test_losses_rounded_to_two_places_have_no_spread_that_a_test_could_use():
+    """Both differences are 0.10, and apart by rounding alone: two seeds tell nothing of it."""
+    one = ours.paired_difference({0: 1.23, 1: 2.34}, {0: 1.13, 1: 2.24})
+    assert one.standard_deviation > 0
+    assert one.p_value == 0.5
 
 
 def test_holm_is_that_of_statsmodels_and_keeps_nan_out_of_the_count():

@@ -65,6 +65,7 @@ def run(loss: float | None, status: str = "finished") -> Any:
         ({1e-3: [run(2.0), run(3.0)], 2e-3: [run(2.0), run(2.5)]}, 2e-3, 2),
         ({1e-3: [run(2.0), run(2.0)], 2e-3: [run(None, "diverged"), run(1.0)]}, 1e-3, 2),
         ({1e-3: [run(2.0), run(3.0)], 2e-3: [run(2.0)]}, 2e-3, 1),
+        ({1e-3: [run(math.nan)], 2e-3: [run(2.0)], 4e-3: [run(1.9)]}, 4e-3, 1),
         ({1e-3: [run(2.0)], 2e-3: [run(None, "running")]}, None, 0),
         ({1e-3: [run(2.0)], 2e-3: [run(None, "failed")]}, None, 0),
         ({1e-3: [run(2.0)], 2e-3: []}, None, 0),

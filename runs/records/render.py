@@ -17,6 +17,7 @@ The forest of all of them and its numbers are forest/forest.png, .svg and table.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -1041,9 +1042,10 @@ REACHES = (
     Reach("SSM", "reach", "_ssm", 64, 256, (16, 64, 1024), "200"),
     Reach("RWKV-7", "reach", "_goose", 64, 256, (16, 64, 1024), "200"),
     Reach("Mamba-2", "reach", "_mamba2", 64, 256, (16, 64, 1024), "200"),
-    Reach("SSM, farther copies", "reach-far", "", 512, 2048, (32, 128, 512), "1000"),
     Reach("SSM of 256 channels, slow rate", "reach-wide", "_slow", 64, 256, (16, 64), "200"),
     Reach("SSM of 256 channels, fast rate", "reach-wide", "_fast", 64, 256, (16, 64), "200"),
+    Reach("SSM, farther copies", "reach-far", "", 512, 2048, (32, 128, 512), "1000"),
+    Reach("RWKV-7, farther copies", "reach-far-goose", "", 512, 2048, (32, 512), "375"),
 )
 
 
@@ -1053,9 +1055,12 @@ def reach_figure() -> Figure:
     Differences with 95 % t intervals over seeds, early and at the end; grey: where the copies lie.
     """
     with style():
-        figure = Figure(figsize=(PAGE_WIDTH, 6.2))
-        panels = figure.subplots(3, 2, sharey=True)
-        for axes, reach in zip(panels.flat, REACHES, strict=True):
+        rows = math.ceil(len(REACHES) / 2)
+        figure = Figure(figsize=(PAGE_WIDTH, 0.4 + 1.95 * rows))
+        panels = figure.subplots(rows, 2, sharey=True)
+        for surplus in panels.flat[len(REACHES) :]:
+            surplus.remove()
+        for axes, reach in zip(panels.flat, REACHES, strict=False):
             axes.axvspan(reach.nearest, reach.farthest, color=INK, alpha=0.08, lw=0)
             axes.axhline(0.0, color=INK, lw=0.6)
             for look, at in enumerate((reach.early, "final_val_bpb")):
@@ -1075,7 +1080,7 @@ def reach_figure() -> Figure:
             axes.set_xticks(reach.longest, [f"{one:,}" for one in reach.longest])
             axes.minorticks_off()
             axes.set(title=f"{reach.title}, minus up to {reach.farthest:,}")
-        for axes in panels[-1]:
+        for axes in panels.flat[: len(REACHES)][-2:]:  # the lowest of each column
             axes.set_xlabel("longest initial half-life (bytes)")
         for axes in panels[:, 0]:
             axes.set_ylabel("bits per byte, difference")

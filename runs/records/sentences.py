@@ -518,6 +518,7 @@ AVERAGED = (
     "rates-wide-longer",
     "reach",
     "reach-far",
+    "reach-far-goose",
     "reach-wide",
     "recall-capacity",
     "recall-far",

@@ -26,7 +26,7 @@ from plkernel.common.files import (
 from plkernel.config.condition import ENDS, Condition
 from plkernel.config.factors import CURVE, expanded
 from plkernel.config.overrides import replacements
-from plkernel.config.resolved import resolve_spec
+from plkernel.config.resolved import ResolvedSpec, resolve_spec
 from plkernel.config.schema import NODE_VALUES, Arm, Options, deep_merge
 from plkernel.config.spec import SECTIONS, Spec, heading
 from plkernel.config.toml_types import check_types
@@ -237,12 +237,12 @@ def parse_spec(
     with heading(f"spec {origin}: "):
         spec = Spec.model_validate(expanded(dict(values))).trusting(trusted)
         spec = _with_arms(_with_baselines(spec), _with_file_values)
-        conditions = resolve_spec(spec).conditions
+        study = resolve_spec(spec)
 
         def checked(arm: Arm, name: str) -> Arm:
-            condition = conditions[name]
+            condition = study.conditions[name]
             if arm.match is not None and condition.model.of_kind.has_scale:
-                condition = _matched(condition, spec, conditions)
+                condition = _matched(study, name, arm.match)
             condition.check()
             if check is not None:
                 check(condition)
@@ -268,17 +268,13 @@ def _with_arms(spec: Spec, changed: Callable[[Arm, str], Arm]) -> Spec:
     return spec.model_copy(update={"arms": arms})
 
 
-def _matched(condition: Condition, spec: Spec, conditions: Mapping[str, Condition]) -> Condition:
-    """Return the condition with the output standard deviation of the arm that its own names."""
-    arm = condition.arm
-    against = arm.against or spec.baseline
-    by_role = arm.match == BASELINE
-    other = against if by_role else str(arm.match)
-    if by_role and against != BASELINE and BASELINE in conditions:
-        raise ValueError(
-            "match must name one arm, got 'baseline', which may mean the arm of that name or the"
-            " one compared with; rename the arm"
-        )
+def _matched(study: ResolvedSpec, name: str, match: str) -> Condition:
+    """Return the condition of an arm with the output standard deviation of the one to `match`."""
+    condition = study.conditions[name]
+    conditions = study.conditions
+    other = match
+    if match == BASELINE:
+        other = _baseline_of(study, name)
     if other not in conditions:
         raise ValueError(
             f"match must name an arm, got {other!r}; {nearest(other, [*conditions, BASELINE])}"
@@ -286,7 +282,26 @@ def _matched(condition: Condition, spec: Spec, conditions: Mapping[str, Conditio
     if conditions[other].arm.match is not None:
         raise ValueError(f"match must name an arm that is not matched itself, got {other!r}")
     scale = output_std(conditions[other].nodes)
-    return replace(condition, arm=arm.model_copy(update={"output_std": scale}))
+    return replace(condition, arm=condition.arm.model_copy(update={"output_std": scale}))
+
+
+def _baseline_of(study: ResolvedSpec, name: str) -> str:
+    """Return the arm that one whose match is 'baseline' is compared with.
+
+    Raises ValueError where there is none, and where an arm has that word as its name.
+    """
+    compared = study.baselines[name]
+    if compared != BASELINE and BASELINE in study.conditions:
+        raise ValueError(
+            "match must name one arm, got 'baseline', which may mean the arm of that name or the"
+            " one compared with; rename the arm"
+        )
+    if compared is None:
+        raise ValueError(
+            "match must name an arm, got 'baseline' in an arm that is compared with none; name the"
+            " arm, or give the one compared with in against"
+        )
+    return compared
 
 
 def _with_file_values(arm: Arm, name: str = "") -> Arm:

@@ -7,7 +7,7 @@ in the reference.
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -27,16 +27,18 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 
 from plkernel.analysis import nodes
-from plkernel.common.cli import NAME, is_code, nearest, shortened
+from plkernel.common.cli import NAME, counted, is_code, nearest, shortened
 from plkernel.common.files import is_utf8, shown
+from plkernel.config.toml_types import alternatives_of, is_union, item_type, wrong_alternative
 from plkernel.models import Device, ModelKind, Order, PatchingMode, rwkv_nodes
 from plkernel.models.kinds import KINDS, LONGEST_CONTEXT, MAMBA2, OF_DECAYS, Kind, kind_of
 
 # Limits beyond what any machine trains, so that a spec is checked in seconds.
 WIDEST = 2**16
-LARGEST_STEP = 2**28  # bytes of training text in one step, batch * context
+MOST_STEP_BYTES = 2**28  # of training text, batch * context
 MOST_STEPS = 10**12
 MOST_WINDOWS = 2**24
+MOST_ORDERS = 5  # the longest n-grams that a study is compared with
 MOST_ARMS = 4096  # each takes some milliseconds to check, and as many runs as there are seeds
 SMALLEST_EPS = 1.2e-38  # the least that float32 holds to all its digits
 FOLDER_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,219}"
@@ -108,7 +110,7 @@ Sentence = Annotated[str, Field(max_length=200), AfterValidator(_sentence)]
 FolderName = Annotated[str, AfterValidator(_folder)]
 Plain = dict[str, JsonValue]
 Options = dict[str, Any]
-Numbers = tuple[PositiveNumber, ...]
+Numbers = Annotated[tuple[PositiveNumber, ...], Field(min_length=1)]
 Code = Annotated[str, AfterValidator(_code)]
 Claim = Literal["lower", "higher", "equal", "lower_by_less", "higher_by_less"]
 BOUNDED = ("equal", "lower_by_less", "higher_by_less")
@@ -238,7 +240,8 @@ class Section(BaseModel):
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
                 # Whole sections would fill the line.
-                is_of_sections = isinstance(value, tuple) and isinstance(value[0], Section)
+                items = value if isinstance(value, tuple) else ()
+                is_of_sections = any(isinstance(item, Section) for item in items)
                 said = name if is_of_sections else f"{name} {value}"
                 raise ValueError(f"{head}{said} {reason}")
 
@@ -270,25 +273,55 @@ def explained(error: ValidationError, root: type[BaseModel], *within: str) -> st
         depth = len(one["loc"])
         holds_another = any(place[:depth] == one["loc"] != place for place in places)
         if one["type"] != "too_short" or not holds_another:
-            own.append(one)
-    return shortened("; ".join(_in_words(one, root, within) for one in own[:8]))
+            own.append(_in_words(one, root, within))
+    different = dict.fromkeys(own)  # of an option of several types, pydantic has an error for each
+    return shortened("; ".join(list(different)[:8]))
 
 
 def _in_words(one: Mapping[str, Any], root: type[BaseModel], within: Iterable[str]) -> str:
     """Return one error of pydantic: where, what must be, what was given."""
-    parts = [str(part) for part in one["loc"]]
-    place = [*within, *(part for part in parts if not part.startswith(("list[", "dict[")))]
+    place, alternatives = _place(one["loc"], root, within)
     where = ".".join(place)
     if one["type"] == "extra_forbidden":
         return _unknown_key(place, root)
     if one["type"] == "missing":
         return f"{where} is missing"
+    if alternatives:
+        return wrong_alternative(where, alternatives, one["input"])
     message: str = one["msg"].removeprefix("Value error, ")
     if one["type"] == "value_error" and isinstance(one["input"], dict | BaseModel):
         return message  # of a whole section, which names its options
+    if one["type"] == "too_short":
+        message = f"must have at least {counted(one['ctx']['min_length'], 'item', 'items')}"
     message = IN_TOML.get(one["type"], message)
     head = f"{where}: " if where else ""
     return f"{head}{message}, got {shown(one['input'])}{_as_table(place, one['input'])}"
+
+
+def _place(
+    loc: Sequence[str | int], root: type[BaseModel], within: Iterable[str]
+) -> tuple[list[str], list[Any]]:
+    """Return where an error of pydantic is, and the types of which the value there may be one.
+
+    Such a type is the last part of pydantic's own place; the list is empty for other errors.
+    """
+    place = list(within)
+    kind: Any = root
+    for name in place:
+        kind = _held(kind, name)
+    alternatives: list[Any] = []
+    for part in loc:
+        several = [one for one in alternatives_of(kind) if one is not type(None)]
+        if kind is JsonValue:
+            kind = Plain  # the part says list or dict, and of both the items are JsonValue again
+        elif is_union(kind) and len(several) > 1:
+            alternatives = several
+            kind = Any
+        else:
+            alternatives = []
+            place.append(str(part))
+            kind = _held(kind, part)
+    return place, alternatives
 
 
 def _as_table(place: Sequence[str], given: Any) -> str:
@@ -308,17 +341,22 @@ def _unknown_key(place: list[str], root: type[BaseModel]) -> str:
     """Return that the key at `place` of a `root` is unknown, and which one may be meant."""
     *tables, key = place
     section: Any = root
-    for name in tables:  # a name or a number follows dict[str, Arm] or tuple[Gate, ...]
-        section = _inner(section) or section.model_fields[name].annotation
-    known = (_inner(section) or section).model_fields
+    for name in tables:
+        section = _held(section, name)
+    model = next(one for one in alternatives_of(section) if hasattr(one, "model_fields"))
     where = f"[{'.'.join(tables)}]" if tables else "the top level"
-    return f"unknown key {shown(key)} in {where}; {nearest(key, known)}"
+    return f"unknown key {shown(key)} in {where}; {nearest(key, model.model_fields)}"
 
 
-def _inner(annotation: Any) -> Any:
-    """Return the model in dict[str, Arm], tuple[Gate, ...] or TrainSpec | None; None for others."""
-    inner = [one for one in get_args(annotation) if hasattr(one, "model_fields")]
-    return inner[0] if inner else None
+def _held(kind: Any, part: str | int) -> Any:
+    """Return the type of a field of a model, or of an item of a list or a table; Any if unknown."""
+    for one in alternatives_of(kind):
+        fields = getattr(one, "model_fields", {})
+        if part in fields:
+            return fields[part].annotation
+        if get_origin(one) in (dict, list, tuple):
+            return item_type(one)
+    return Any
 
 
 class CorpusSpec(Section):
@@ -509,7 +547,7 @@ class TrainSpec(Section):
         "Defaults of all options not given; blinkdl: official RWKV scripts."
     )
     context: Whole = option("Bytes predicted per window.", 512, ge=2, le=LONGEST_CONTEXT)
-    batch: Positive = option("Windows per step.", 8, le=LARGEST_STEP)
+    batch: Positive = option("Windows per step.", 8, le=MOST_STEP_BYTES)
     steps: Positive | None = option("Stop after this many steps (bit-reproducible on a CPU).")
     bytes: Positive | None = option(
         "Stop after this many bytes of training text instead (in whole steps)."
@@ -675,9 +713,9 @@ class TrainSpec(Section):
             raise ValueError(
                 f"exactly one of steps and bytes must be given, got {self.steps} and {self.bytes}"
             )
-        if step > LARGEST_STEP:
+        if step > MOST_STEP_BYTES:
             raise ValueError(
-                f"batch * context must be at most {LARGEST_STEP} bytes in a step, got {step}:"
+                f"batch * context must be at most {MOST_STEP_BYTES} bytes in a step, got {step}:"
                 " lower one"
             )
         if self.total_steps > MOST_STEPS:
@@ -781,7 +819,7 @@ class Arm(Section):
     learning_rate: PositiveNumber | None = option(
         "Peak learning rate of this arm; left out: train.learning_rate."
     )
-    rates: Annotated[Numbers, Field(min_length=2)] | None = None
+    rates: Annotated[tuple[PositiveNumber, ...], Field(min_length=2)] | None = None
     """Learning rates to try for this arm, as many as tuning.rates; not beside a learning_rate."""
     bonus: nodes.Bonus | None = option(
         "RWKV-5 and 6: u of the scheme, or law: 2**exponent, distance 1 on the law."
@@ -950,7 +988,7 @@ class Gate(MeasuredNumber):
     distance: SkipJsonSchema[Positive | None] = None
     at_least: Number | None = option("Both 95 % intervals of the mean must lie at or above it.")
     at_most: Number | None = option("Both must lie at or below it.")
-    ahead_of: Annotated[int, Field(ge=1, le=5)] | None = option(
+    ahead_of: Annotated[Positive, Field(le=MOST_ORDERS)] | None = option(
         "Instead: no worse than n-grams up to this order."
     )
 

@@ -185,14 +185,22 @@ def basis_of(
     windows = int(train.get(option) or 0)
     context = int(train.get("context") or 0)
     size = _part_size(corpus or {}, part_read(option))
-    if pairs:
-        held_out = windows if size is None else min(windows, size // context)
-        return Basis(held_out * pairs, "answers")
-    if gate.metric == "truncation_cost":
+    if gate.metric == "truncation_cost" and not pairs:
         return Basis(windows if size is None else min(windows, size - context))
     if size is not None:
-        windows = min(windows, size // (context + 1))
+        windows = min(windows, windows_held(size, context, of_recall=bool(pairs)))
+    if pairs:
+        return Basis(windows * pairs, "answers")
     return Basis(windows * context)
+
+
+def windows_held(size: int, context: int, of_recall: bool) -> int:
+    """The windows of evaluation that `size` bytes of a corpus hold, none of which overlap.
+
+    Before the first byte that is predicted, a window of a text has one more, which a sequence of a
+    corpus of recall, drawn as a whole, does without.
+    """
+    return size // (context if of_recall else context + 1)
 
 
 def windows_option(measured: MeasuredNumber, train: Mapping[str, Any]) -> str:

@@ -421,7 +421,15 @@ STATE = (*ModelState.model_fields, "saturation", "amplification", "positions")
 ReferencesFile = saved_type(references=(list[Reference], ...))
 ConfigFile = saved_type(
     corpus=(saved_type(sha256=str, size=Count, validation=float, test=float), ...),
-    model=(saved_type(parameters=int), ...),
+    model=(
+        saved_type(
+            parameters=int,
+            position_scaling=bool,
+            scaling_length=AboveZero,
+            config=dict[str, Any],
+        ),
+        ...,
+    ),
     train=saved_type(context=int, batch=Count, steps=Count, bytes=Count),
 )
 EnvironmentFile = saved_type(
@@ -440,6 +448,7 @@ RunFile = saved_type(
     first=ModelState,
     last=ModelState,
 )
+BegunFile = saved_type(train=TrainFile)
 REFERENCE_KEY = ("corpus", "train", "seed", "training_bytes")
 """The part of an entry of references.json that decides its numbers."""
 
@@ -458,6 +467,12 @@ def validated(path: Path, kind: type[Saved], value: Any) -> dict[str, Any]:
     """`value` unchanged, once it is known to be a part of that kind."""
     typed_part(path, kind, value)
     return dict(value)
+
+
+def begun_rate(path: Path) -> float | None:
+    """The learning rate in the config.json of a run; None without one, ValueError if damaged."""
+    config = typed_part(path, BegunFile, files.load_json(path))
+    return None if config.train is None else config.train.learning_rate
 
 
 def reference_entries(path: Path) -> list[dict[str, Any]]:

@@ -70,7 +70,8 @@ class StudyRun:
             length = model.get("scaling_length")
         else:
             length = (model.get("config") or {}).get("scaling_length")
-        return None if length is None else float(length)
+        # A model of one's own may have an option of that name which is no length.
+        return float(length) if isinstance(length, int | float) else None
 
     @property
     def curve(self) -> dict[int, float]:

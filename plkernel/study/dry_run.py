@@ -26,6 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from plkernel.common.children import end_with_parent
 from plkernel.common.cli import counted, text_table
+from plkernel.common.corpus_names import is_recall
 from plkernel.common.environment import available_memory, keep_memory, peak_anonymous
 from plkernel.config.condition import Condition, from_config
 from plkernel.config.resolved import ResolvedSpec
@@ -33,6 +34,7 @@ from plkernel.config.schema import CorpusSpec
 from plkernel.context.measures import lengths
 from plkernel.data import corpora
 from plkernel.data.corpora import Corpus, Splits
+from plkernel.results.measurements import windows_held
 from plkernel.study.engine import Engine, LocalEngine
 from plkernel.training.build import Prepared, build, started
 from plkernel.training.evaluate import PLACES, next_byte_loss
@@ -45,7 +47,7 @@ OPERATIONS = {"scan": (2, 4), "wkv": (5, 11), "wkv7": (9, 19)}
 """Per channel and step, forward and backward; of wkv and wkv7 times the size of a head."""
 GPU_FLOPS = 1e14
 """Assumed operations per second of a GPU that is not here: a third of the peak of a large one."""
-LARGEST_STEP = {"cpu": 2e10, "cuda": 1e14}
+TIMED_OPERATIONS = {"cpu": 2e10, "cuda": 1e14}
 """Operations of a step that is timed as it is: some seconds of a slow core, or one of a GPU."""
 STEPS = 3
 """Steps that are timed, after the first ones, which compile."""
@@ -78,7 +80,10 @@ Forecast = dict[str, Any]
 
 
 class StepTimes(NamedTuple):
-    """What a run costs: seconds to start it, of a step and of a window, and bytes at the peak."""
+    """What a run costs: seconds to start it, of a step and of a window, and bytes at the peak.
+
+    peak_bytes: NaN where the system does not tell
+    """
 
     start: float
     step: float
@@ -165,7 +170,8 @@ def _cost_key(prepared: Prepared) -> str:
 def priced(prepared: Prepared, device: str, local: bool) -> Forecast:
     """Return the price of one run: operations counted, seconds and memory of real steps.
 
-    Where the device is not `local`, seconds are those of GPU_FLOPS, and memory is NaN.
+    Where the device is not `local`, seconds are those of GPU_FLOPS, and memory is NaN, as it is
+    where the system does not tell.
     """
     train = prepared.condition.protocol
     forward, training = operations(prepared)
@@ -175,7 +181,7 @@ def priced(prepared: Prepared, device: str, local: bool) -> Forecast:
     seconds = flops / GPU_FLOPS
     memory = math.nan
     if local:
-        limit = LARGEST_STEP[device] * (train.threads if device == "cpu" else 1)
+        limit = TIMED_OPERATIONS[device] * (train.threads if device == "cpu" else 1)
         batch = max(1, min(train.batch, int(limit / training)))
         times = timed_apart(prepared.condition, batch)
         whole = train.batch / batch
@@ -200,7 +206,9 @@ def evaluated_windows(condition: Condition) -> int:
     train = condition.protocol
     section = condition.corpus
     size = corpora.size_ahead(section.name, **section.reading) or 0
-    disjoint = int(size * section.validation) // (train.context + 1)
+    disjoint = windows_held(
+        int(size * section.validation), train.context, of_recall=is_recall(section.name)
+    )
     evaluations = 1 + math.ceil(train.total_steps / train.eval_every)
     final = min(train.final_windows, disjoint)
     return evaluations * train.eval_windows + final + train.test_windows + _tests_at_end(condition)
@@ -284,9 +292,7 @@ def _formulas() -> dict[Any, Callable[..., int]]:
 
 def timed_apart(condition: Condition, batch: int) -> StepTimes:
     """`time_steps` in a process of its own, with `batch` windows a step; OSError where it fails."""
-    train = condition.protocol.model_copy(update={"batch": batch, "curriculum": ()})
-    train = train.model_copy(update={"eval_windows": min(train.eval_windows, EVALUATED * batch)})
-    smaller = replace(condition, train=train, corpus=CorpusSpec(name="random"))
+    smaller = on_random_bytes(condition, batch, most_evaluated=EVALUATED * batch)
     spawn = get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn, initializer=end_with_parent) as pool:
         try:
@@ -297,6 +303,20 @@ def timed_apart(condition: Condition, batch: int) -> StepTimes:
             ) from error
 
 
+def on_random_bytes(condition: Condition, batch: int, most_evaluated: int) -> Condition:
+    """The condition as it is timed: with `batch` windows a step, at most so many evaluated, and
+    random bytes as its corpus.
+    """
+    train = condition.protocol
+    changes = {
+        "batch": batch,
+        "eval_windows": min(train.eval_windows, most_evaluated),
+        "curriculum": (),
+    }
+    random_bytes = CorpusSpec(name="random")
+    return replace(condition, train=train.model_copy(update=changes), corpus=random_bytes)
+
+
 def random_training(prepared: Prepared, folder: Path) -> Training:
     """A training on random bytes, enough for its windows of evaluation, with files in `folder`."""
     train = prepared.condition.protocol
@@ -305,6 +325,16 @@ def random_training(prepared: Prepared, folder: Path) -> Training:
     corpus = Corpus("random", "random", folder, data.size, "", 1)
     splits = Splits(data, data, data)
     return Training(Task(prepared, 0, corpus, splits, RunFolder(folder), train.device))
+
+
+def peak_memory(training: Training) -> float:
+    """Bytes at the peak of a training in this process, on its device; NaN where they are not
+    known.
+    """
+    if training.device.type == "cuda":
+        return float(torch.cuda.max_memory_reserved())
+    peak = peak_anonymous()
+    return peak if peak > 0 else math.nan
 
 
 def time_steps(config: dict[str, Any], trusted: bool, begun: float) -> StepTimes:
@@ -327,12 +357,11 @@ def time_steps(config: dict[str, Any], trusted: bool, begun: float) -> StepTimes
             timed(training.step)  # compiles, and records a graph
         steps = [timed(training.step) for _ in range(STEPS)]
         evaluation = timed(training.evaluate)
-    peak = torch.cuda.max_memory_reserved() if training.device.type == "cuda" else peak_anonymous()
     return StepTimes(
         start=to_build + first_evaluation,
         step=median(steps),
         window=evaluation / prepared.condition.protocol.eval_windows,
-        peak_bytes=float(peak),
+        peak_bytes=peak_memory(training),
     )
 
 
@@ -353,8 +382,9 @@ def render(forecast: Forecast) -> str:
         f"all runs: {flops:.2e} FLOPs, {duration(forecast['seconds'])}",
     ]
     available = forecast["available"]
-    if available:
-        fitting = int(available // max(row["memory"] for row in rows))
+    largest = max(_known_memory(rows), default=0.0)
+    if available and largest:
+        fitting = int(available // largest)
         remedy = f": use --workers {fitting}" if 0 < fitting < min(at_once, runs) else ""
         lines.append(
             f"memory: {fitting} at a time fit in the {available / 1e9:.1f} GB that are free{remedy}"
@@ -367,10 +397,16 @@ def render(forecast: Forecast) -> str:
     return "\n".join([*lines, alone if forecast["measured"] else assumed])
 
 
+def _known_memory(rows: Sequence[Forecast]) -> list[float]:
+    """The memory of every row; none where that of one is not known, which may be the largest."""
+    memory = [row["memory"] for row in rows]
+    return [] if any(math.isnan(one) for one in memory) else memory
+
+
 def _cells(row: Forecast) -> list[str]:
     """The cells of a row of `estimate`."""
     more = f" and {len(row['arms']) - 1} more" if row["arms"][1:] else ""
-    known = not math.isnan(row["memory"])  # it is not, of a GPU that is not here
+    known = not math.isnan(row["memory"])
     return [
         row["arms"][0] + more,
         str(row["runs"]),

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from plkernel.common.cli import counted, note, shortened
 from plkernel.common.environment import COMMAND, command_line
@@ -116,7 +116,7 @@ def has_new_result(folder: Path, entry: SavedJob) -> bool:
     return stamp_of(folder) not in (None, entry.before)
 
 
-def lives(state: str | None) -> bool:
+def lives(state: str | None) -> TypeGuard[str]:
     """Return True for the state of a job that may still train its run."""
     return state is not None and state.split()[0] in ALIVE
 

@@ -10,7 +10,7 @@ from plkernel.config.spec import Spec
 from plkernel.context.measures import lengths
 from plkernel.data import corpora
 from plkernel.data.recall import RecallCorpus
-from plkernel.results.measurements import part_read, windows_option
+from plkernel.results.measurements import part_read, windows_held, windows_option
 from plkernel.training.recall_task import RecallTask
 
 
@@ -42,7 +42,8 @@ def _held_out(condition: Condition, option: str) -> int:
     if size is None:
         return windows
     share: float = getattr(section, part_read(option))
-    return min(windows, int(share * size) // condition.protocol.context)
+    held = windows_held(int(share * size), condition.protocol.context, of_recall=True)
+    return min(windows, held)
 
 
 def _answers(condition: Condition, measured: MeasuredNumber) -> int | None:

@@ -16,7 +16,7 @@ from plkernel.common import cli
 from plkernel.common.corpus_names import is_synthetic
 from plkernel.common.files import REFERENCES, save_json
 from plkernel.config.resolved import ResolvedSpec
-from plkernel.config.schema import CorpusSpec, TrainSpec
+from plkernel.config.schema import MOST_ORDERS, CorpusSpec, TrainSpec
 from plkernel.config.spec import Spec
 from plkernel.context.measures import moments
 from plkernel.data.corpora import Corpus, Splits
@@ -31,8 +31,6 @@ ReferenceEntry = dict[str, Any]
 """Entry of one corpus in references.json."""
 AT_ONCE = 2**22
 """Bytes that are counted at a time; a quarter as many are judged at a time, in float64."""
-ORDERS = 5
-"""The longest n-grams that a study is compared with."""
 MOST_BYTES = 2**26
 """Training bytes that are counted at most: some ten seconds, and of text less than a gigabyte of
 memory.
@@ -108,12 +106,12 @@ def _counted(spec: Spec, section: CorpusSpec, splits: Splits) -> ReferenceEntry:
         words = f"the first {count:,} of {there:,} windows: {words}"
     with cli.progress_bar(f"n-grams of {section.name}") as advance:
         blocks = _blocks(train, splits.train, seed, count)
-        tables = n_grams(_advancing(blocks, count, advance), ORDERS)
+        tables = n_grams(_advancing(blocks, count, advance), MOST_ORDERS)
     validation_windows = train.final_windows or train.eval_windows
     return {
         "model": "interpolated Witten-Bell n-grams of bytes",
         "training_windows": words,
-        "orders": list(range(1, ORDERS + 1)),
+        "orders": list(range(1, MOST_ORDERS + 1)),
         **_losses(tables, splits.validation, train.context, validation_windows, "val"),
         **_losses(tables, splits.test, train.context, train.test_windows, "test"),
     }
@@ -131,8 +129,8 @@ def _advancing(
 def lzma_bits(splits: Splits) -> dict[str, list[Any]]:
     """Bits per byte of LZMA on the validation text after the training text, by window.
 
-    The difference of two sizes, with and without the validation text; at least 1 MiB of training
-    text comes before it.
+    The difference of two sizes, with and without the validation text. Before it comes the end of
+    the training text: as many bytes as the window has, at least 1 MiB, or all of a shorter text.
     """
     losses: list[float] = []
     with cli.progress_bar("LZMA") as advance, ThreadPoolExecutor(2) as pool:
@@ -176,7 +174,7 @@ def _blocks(train: TrainSpec, data: Bytes, seed: int, count: int) -> Iterator[By
         yield np.concatenate(drawn)[:left]
 
 
-def n_grams(blocks: Iterable[Bytes], orders: int = 5) -> tuple[Counts, ...]:
+def n_grams(blocks: Iterable[Bytes], orders: int = MOST_ORDERS) -> tuple[Counts, ...]:
     """Count the n-grams of blocks of windows (n, T + 1): T targets each, all after the first byte.
 
     Of every order 1 .. orders, at most 7, the n-grams as numbers to the base 256 (k,), ascending,

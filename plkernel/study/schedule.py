@@ -51,6 +51,7 @@ from plkernel.results.registration import (
     registration_of,
     save_registration,
 )
+from plkernel.results.saved import begun_rate
 from plkernel.results.study import Place, check_same_name, finished_beside
 from plkernel.results.tuning import choices
 from plkernel.results.wording import left_out
@@ -69,15 +70,8 @@ LINKED = (SPEC, REGISTERED, REFERENCES, LOCK, TUNING, REPORT)
 """Files and folders of a study that may be no links."""
 
 
-class Search(NamedTuple):
-    """The search for learning rates: a study, and its runs."""
-
-    spec: Spec
-    jobs: list[Job]
-
-
 @dataclass(frozen=True)
-class Sitting:
+class RunOptions:
     """Options for the runs of one call.
 
     workers  runs at a time, None for as many as the engine has room for
@@ -93,6 +87,13 @@ class Sitting:
     def room(self, spec: Spec, device: str) -> int:
         """Return the number of runs to be trained at a time now."""
         return self.workers or self.engine.room(spec, device)
+
+
+class PlannedRuns(NamedTuple):
+    """A study, or the search for its learning rates, and the runs of the chosen arms."""
+
+    study: ResolvedSpec
+    jobs: list[Job]
 
 
 def run_experiment(
@@ -123,7 +124,7 @@ def run_experiment(
     engine whose runs are to go on alone.
     """
     arms = chosen_arms(spec, only)
-    sitting = Sitting(engine or LocalEngine(), workers, retry, logger)
+    options = RunOptions(engine or LocalEngine(), workers, retry, logger)
     if logger:
         logger_library(logger)
     check_outside_corpora(spec, out)
@@ -131,30 +132,28 @@ def run_experiment(
     registration = noted_registration(spec, out)
     _note_left_out(spec, out)
     untuned = _untuned(spec, arms)
-    search = None
     if untuned:
-        search = _planned_search(spec, arms, untuned, out, sitting)
+        first = _planned_search(spec, arms, untuned, out, options)
     else:
-        study = resolve_spec(spec)
-        jobs = _jobs(study, arms, out, sitting)
-    if isinstance(sitting.engine, LocalEngine | QueueEngine):
+        first = _planned_study(spec, arms, out, options)
+    if isinstance(options.engine, LocalEngine | QueueEngine):
         check_found(_code_of(spec, arms))
     refuse_links(*(out / name for name in LINKED))
     out.mkdir(parents=True, exist_ok=True)
-    patience = QUEUE_PATIENCE if isinstance(sitting.engine, QueueEngine) else 0.0
+    patience = QUEUE_PATIENCE if isinstance(options.engine, QueueEngine) else 0.0
     with locked(out, f"out {out}", patience):
         if registration:
             save_registration(registration, out / REGISTERED)
         # So that a record may be kept while rates are searched.
         save_json(out / SPEC, spec.model_dump(mode="json"))
-        if search is not None:
-            _run(search.spec, search.jobs, out / TUNING, sitting)
-            study = resolve_spec(tuned(spec, out))
-            _check_rates(study.spec, untuned, out)
-            jobs = _jobs(study, arms, out, sitting)
-        save_references(study, arms, out)
-        # Also where no arm is untuned: the search may have rates of arms that are not chosen.
-        return _run(tuned(spec, out), jobs, out, sitting)
+        if untuned:
+            _run(first, out / TUNING, options)
+            compared = _planned_study(spec, arms, out, options)
+        else:
+            # Until now, another command may have found rates of arms that are not chosen here.
+            compared = first._replace(study=resolve_spec(tuned(spec, out)))
+        save_references(compared.study, arms, out)
+        return _run(compared, out, options)
 
 
 def take_record(
@@ -172,16 +171,16 @@ def take_record(
     """
     check_record(spec, record, out)
     arms = chosen_arms(spec, only)
-    sitting = Sitting(engine or LocalEngine())
+    options = RunOptions(engine or LocalEngine())
     settled = tuned(spec, record)
     unsettled = _untuned(settled, arms)
     known = [arm for arm in arms if arm not in unsettled]
-    places = [_checked_places(resolve_spec(settled), known, record, out, sitting)]
+    places = [_checked_places(resolve_spec(settled), known, record, out, options)]
     untuned = _untuned(spec, arms)
     if untuned and (record / TUNING / SPEC).exists():
         search = resolve_spec(search_of(spec))
         names = _searched(spec, untuned)
-        searched = _checked_places(search, names, record / TUNING, out / TUNING, sitting)
+        searched = _checked_places(search, names, record / TUNING, out / TUNING, options)
         places.append(searched)
     return restore(record, out, places)
 
@@ -208,7 +207,7 @@ def _check_name(spec: Spec, record: Path) -> None:
 
 
 def _checked_places(
-    study: ResolvedSpec, arms: Sequence[str], record: Path, out: Path, sitting: Sitting
+    study: ResolvedSpec, arms: Sequence[str], record: Path, out: Path, options: RunOptions
 ) -> set[Place]:
     """Arm and seed of the runs of `arms` in a record that `out` lacks.
 
@@ -218,7 +217,7 @@ def _checked_places(
     known = {arm for arm, _ in recorded}
     seeds = sorted({seed for _, seed in recorded})
     places = set()
-    for task in _tasks(study, [arm for arm in arms if arm in known], seeds, out, sitting):
+    for task in _tasks(study, [arm for arm in arms if arm in known], seeds, out, options):
         place = (task.condition.name, task.seed)
         row = recorded.get(place)
         if row is None:
@@ -339,19 +338,30 @@ def _untuned(spec: Spec, arms: Iterable[str]) -> list[str]:
     return [arm for arm in arms if spec.arm(arm).learning_rate is None]
 
 
+def _planned_study(spec: Spec, arms: Sequence[str], out: Path, options: RunOptions) -> PlannedRuns:
+    """Return the runs that are compared, at the rates that the search in `out` has found.
+
+    Raises ValueError for an arm without a rate. The search may also have rates of arms that are not
+    among `arms`.
+    """
+    study = resolve_spec(tuned(spec, out))
+    _check_rates(study.spec, arms, out)
+    return PlannedRuns(study, _jobs(study, arms, out, options))
+
+
 def _planned_search(
-    spec: Spec, arms: Sequence[str], untuned: Sequence[str], out: Path, sitting: Sitting
-) -> Search:
+    spec: Spec, arms: Sequence[str], untuned: Sequence[str], out: Path, options: RunOptions
+) -> PlannedRuns:
     """Return the search for the rates of `untuned`.
 
     The runs of the other arms are checked too, so that they are refused before a search.
     """
     settled = resolve_spec(_at_begun_rates(tuned(spec, out), arms, out))
     known = [arm for arm in arms if settled.spec.arm(arm).learning_rate is not None]
-    _jobs(settled, known, out, sitting)
-    search = search_of(spec)
+    _jobs(settled, known, out, options)
+    search = resolve_spec(search_of(spec))
     names = _searched(spec, untuned)
-    return Search(search, _jobs(resolve_spec(search), names, out / TUNING, sitting))
+    return PlannedRuns(search, _jobs(search, names, out / TUNING, options))
 
 
 def _at_begun_rates(spec: Spec, arms: Iterable[str], out: Path) -> Spec:
@@ -364,7 +374,7 @@ def _at_begun_rates(spec: Spec, arms: Iterable[str], out: Path) -> Spec:
         for folder in (run_folder(out, arm, seed) for seed in spec.seeds):
             if not (folder / CONFIG).exists():
                 continue
-            rate = (load_object(folder / CONFIG).get("train") or {}).get("learning_rate")
+            rate = begun_rate(folder / CONFIG)
             if rate not in spec.rates_of(arm):
                 raise ValueError(
                     f"run folder {folder} must be of a learning rate of tuning.rates, got"
@@ -379,22 +389,21 @@ def _searched(spec: Spec, untuned: Iterable[str]) -> list[str]:
     return [name_at(arm, rate) for arm in untuned for rate in spec.rates_of(arm)]
 
 
-def _check_rates(spec: Spec, searched: Iterable[str], out: Path) -> None:
-    """Raise ValueError where the search has found no learning rate for an arm."""
-    for arm in searched:
-        if spec.arm(arm).learning_rate is None:
-            raise ValueError(
-                f"tuning.rates must hold a learning rate for arm {arm!r}, got none that finished,"
-                f" see {out / TUNING}; mend the cause and run the same command again with --retry,"
-                " or try lower rates"
-            )
+def _check_rates(spec: Spec, arms: Iterable[str], out: Path) -> None:
+    """Raise ValueError where the search has found no learning rate for one of `arms`."""
+    for arm in _untuned(spec, arms):
+        raise ValueError(
+            f"tuning.rates must hold a learning rate for arm {arm!r}, got none that finished, see"
+            f" {out / TUNING}; mend the cause and run the same command again with --retry, or try"
+            " lower rates"
+        )
 
 
-def _jobs(study: ResolvedSpec, arms: Sequence[str], out: Path, sitting: Sitting) -> list[Job]:
+def _jobs(study: ResolvedSpec, arms: Sequence[str], out: Path, options: RunOptions) -> list[Job]:
     """Return the runs, seed by seed; ValueError unless corpus, machine and folder allow each."""
     spec = study.spec
     jobs = []
-    for task in _tasks(study, arms, spec.seeds, out, sitting):
+    for task in _tasks(study, arms, spec.seeds, out, options):
         folder = task.folder
         refuse_links(folder.path.parent, folder.path, *folder.path.glob("*"))
         folder.check(task.config)
@@ -406,19 +415,19 @@ def _jobs(study: ResolvedSpec, arms: Sequence[str], out: Path, sitting: Sitting)
             threads=spec.train.threads,
             config=task.config,
             trusted=spec.trusted,
-            logger=sitting.logger,
+            logger=options.logger,
         )
         jobs.append(job)
     return jobs
 
 
 def _tasks(
-    study: ResolvedSpec, arms: Sequence[str], seeds: Sequence[int], out: Path, sitting: Sitting
+    study: ResolvedSpec, arms: Sequence[str], seeds: Sequence[int], out: Path, options: RunOptions
 ) -> Iterator[Task]:
     """Yield the run of every arm at every seed; ValueError unless corpus and machine allow it."""
     train = study.spec.train
     prepared = [Prepared.of(study.conditions[arm]) for arm in arms]
-    devices = [sitting.engine.device(ready.condition) for ready in prepared]
+    devices = [options.engine.device(ready.condition) for ready in prepared]
     sections = dict.fromkeys(ready.condition.corpus for ready in prepared)
     corpora = {
         section: open_corpus(section, train.context, longest_window(section, train))
@@ -430,29 +439,31 @@ def _tasks(
             yield Task(ready, seed, *corpora[ready.condition.corpus], folder, device)
 
 
-def _run(spec: Spec, jobs: Sequence[Job], out: Path, sitting: Sitting) -> list[str]:
-    """Run those of `jobs` that have not ended; return the names of those that fail or diverge."""
+def _run(runs: PlannedRuns, out: Path, options: RunOptions) -> list[str]:
+    """Run those that have not ended; return the names of those that fail or diverge."""
+    spec = runs.study.spec
+    jobs = runs.jobs
     finished = _jobs_that(FINISHED, jobs)
-    diverged = [] if sitting.retry else _jobs_that(DIVERGED, jobs)
+    diverged = [] if options.retry else _jobs_that(DIVERGED, jobs)
     ended = [*finished, *diverged]
     waiting = [job for job in jobs if job not in ended]
     for arm in dict.fromkeys(job.arm for job in jobs):
         _draw_mean(arm, jobs, out)
     save_json(out / SPEC, spec.model_dump(mode="json"))
     lost = f", {len(diverged)} diverged before" if diverged else ""
-    at_once = min(len(waiting), sitting.room(spec, jobs[0].device))
+    at_once = min(len(waiting), options.room(spec, jobs[0].device))
     before = f"{len(finished)} finished before{lost}, {at_once} at a time, in {out}"
     print(f"{spec.name}: {cli.counted(len(jobs), 'run', 'runs')}, {before}", flush=True)
     try:
         with tqdm(total=len(waiting), unit="run", desc=spec.name, disable=cli.no_bar()) as bar:
-            for job in _trained(spec, waiting, sitting):
+            for job in _trained(spec, waiting, options):
                 cli.line_beside_bars(f"{job.name}{_ending(RunFolder(job.folder))}", sys.stdout)
                 _draw_mean(job.arm, jobs, out)
                 bar.update()
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_farewell(sitting.engine)) from None
+        raise KeyboardInterrupt(_farewell(options.engine)) from None
     finally:
-        sitting.engine.stop()
+        options.engine.stop()
     finished = _jobs_that(FINISHED, jobs)
     return [job.name for job in jobs if job not in finished]
 
@@ -469,17 +480,17 @@ def _jobs_that(status: str, jobs: Iterable[Job]) -> list[Job]:
     return [job for job in jobs if RunFolder(job.folder).status == status]
 
 
-def _trained(spec: Spec, jobs: Iterable[Job], sitting: Sitting) -> Iterator[Job]:
+def _trained(spec: Spec, jobs: Iterable[Job], options: RunOptions) -> Iterator[Job]:
     """Give the runs to the engine as there is room, and yield each when it has ended."""
     waiting = list(jobs)
     active: list[Job] = []
     while waiting or active:
-        while waiting and len(active) < sitting.room(spec, waiting[0].device):
+        while waiting and len(active) < options.room(spec, waiting[0].device):
             job = waiting.pop(0)
             active.append(job)
-            sitting.engine.start(job)
+            options.engine.start(job)
         time.sleep(POLL_SECONDS)
-        for job in sitting.engine.ended():
+        for job in options.engine.ended():
             active.remove(job)
             yield job
 

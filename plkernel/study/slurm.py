@@ -54,7 +54,7 @@ TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<hours>\d+)(?::(?P<minutes>\d+))?(?::(?P<seconds>\d+))?"
     r"|(?P<plain>\d+(?::\d+){0,2}))"
 )
-SECONDS = 60.0
+ANSWER_SECONDS = 60.0
 """Patience with a command of Slurm."""
 
 
@@ -240,7 +240,7 @@ class SlurmQueue:
         command += ["--user", getpass.getuser()]
         try:
             told = subprocess.run(
-                command, capture_output=True, text=True, check=True, timeout=SECONDS
+                command, capture_output=True, text=True, check=True, timeout=ANSWER_SECONDS
             ).stdout
         except (subprocess.SubprocessError, OSError):
             return None
@@ -257,13 +257,17 @@ class SlurmQueue:
         """Cancel jobs; OSError with what scancel says, or where it does not answer."""
         try:
             subprocess.run(
-                ["scancel", *ids], capture_output=True, text=True, check=True, timeout=SECONDS
+                ["scancel", *ids],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=ANSWER_SECONDS,
             )
         except subprocess.CalledProcessError as error:
             raise OSError(f"scancel: {_last(error.stderr)}") from error
         except subprocess.TimeoutExpired as error:
             raise OSError(
-                f"scancel: no answer within {SECONDS:g} s; run the same command again"
+                f"scancel: no answer within {ANSWER_SECONDS:g} s; run the same command again"
             ) from error
 
 

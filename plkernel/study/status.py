@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from plkernel.common.cli import USER_ERRORS, counted, text_table
 from plkernel.common.files import (
@@ -48,6 +49,13 @@ States = Mapping[str, str] | None
 """States of jobs by id; None where the queue does not answer."""
 
 
+class FoundJob(NamedTuple):
+    """The job of a run, None where it has none, or why its file cannot be read."""
+
+    job: SavedJob | None
+    error: str = ""
+
+
 @dataclass(frozen=True)
 class RunState:
     """One run: its state in a word, its job if it has one, its log, and what there is to say.
@@ -70,26 +78,29 @@ def states_of(spec: Spec, out: Path, queue: Queue | None) -> list[RunState]:
     queue: asked for the jobs that have no result yet; None where there is none.
     """
     places = list(_places(spec, out))
-    entries = _readable_jobs(spec, out)
-    states = queue.states() if queue is not None and _any_open(entries) else None
+    jobs = _jobs(spec, out)
+    states = queue.states() if queue is not None and _any_open(jobs) else None
     # a command that trains on this machine comes to all runs; jobs are queued by their own names
-    waiting = is_locked(out) and not any(entries.values())
-    return [_state(name, folder, entries[folder], states, waiting) for name, folder in places]
+    waiting = is_locked(out) and all(found.job is None for found in jobs.values())
+    return [_state(name, folder, jobs[folder], states, waiting) for name, folder in places]
 
 
 def has_open_jobs(spec: Spec, out: Path) -> bool:
     """Return True if a run of a study has a job that can be read and has left no result."""
-    return _any_open(_readable_jobs(spec, out))
+    return _any_open(_jobs(spec, out))
 
 
-def _any_open(entries: Mapping[Path, SavedJob | None]) -> bool:
+def _any_open(jobs: Mapping[Path, FoundJob]) -> bool:
     """Return True if one of the jobs, by the folders of their runs, has left no result."""
-    return any(entry is not None and is_open(folder, entry) for folder, entry in entries.items())
+    for folder, found in jobs.items():
+        if found.job is not None and is_open(folder, found.job):
+            return True
+    return False
 
 
-def _readable_jobs(spec: Spec, out: Path) -> dict[Path, SavedJob | None]:
-    """Return the jobs of the runs of a study by their folders, as `_readable_job` does."""
-    return {folder: _readable_job(folder) for _, folder in _places(spec, out)}
+def _jobs(spec: Spec, out: Path) -> dict[Path, FoundJob]:
+    """Return the jobs of the runs of a study by their folders."""
+    return {folder: _found_job(folder) for _, folder in _places(spec, out)}
 
 
 def _places(spec: Spec, out: Path) -> Iterator[tuple[str, Path]]:
@@ -106,26 +117,26 @@ def _places(spec: Spec, out: Path) -> Iterator[tuple[str, Path]]:
             yield f"{arm} seed {seed}", run_folder(out, arm, seed)
 
 
-def _readable_job(folder: Path) -> SavedJob | None:
-    """Return the job of a run as `job_of` does; None also where it cannot be read."""
+def _found_job(folder: Path) -> FoundJob:
+    """Return the job of a run as `job_of` reads it, or what that raises."""
     try:
-        return job_of(folder)
-    except USER_ERRORS:
-        return None
+        return FoundJob(job_of(folder))
+    except USER_ERRORS as error:
+        return FoundJob(None, str(error))
 
 
-def _state(
-    name: str, folder: Path, entry: SavedJob | None, states: States, waiting: bool
-) -> RunState:
+def _state(name: str, folder: Path, found: FoundJob, states: States, waiting: bool) -> RunState:
     """Return the state of one run; waiting: a command that trains the study is under way."""
+    entry = found.job
     job = entry.id if entry else ""
     log = None
     try:
         log = _log(folder, entry)
-        if entry is not None and is_open(folder, entry):
+        if found.error:
+            state, note = UNREADABLE, found.error
+        elif entry is not None and is_open(folder, entry):
             state, note = _of_open_job(folder, entry, states)
         else:
-            job_of(folder)  # raises for one that cannot be read
             state, note = _of_folder(folder, entry, log, waiting)
     except USER_ERRORS as error:  # of one run; the others are shown
         state, note = UNREADABLE, str(error)
@@ -191,7 +202,7 @@ def _of_job(output: Path, states: States, entry: SavedJob) -> tuple[str, str]:
     if states is None:
         return UNKNOWN, f"{entry.queue} does not answer here"
     state = states.get(entry.id)
-    if state is not None and lives(state):
+    if lives(state):
         word, _, why = state.partition(" ")
         return ALIVE[word], why
     return FAILED, reason(output, state)

@@ -10,20 +10,16 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from threading import BrokenBarrierError
 from typing import Any, NamedTuple
 
-import torch
-
 from plkernel.common.children import end_with_parent
-from plkernel.common.environment import available_memory, keep_memory, peak_anonymous
+from plkernel.common.environment import available_memory, keep_memory
 from plkernel.config.condition import Condition, from_config
-from plkernel.config.schema import CorpusSpec
 from plkernel.config.spec import Spec
-from plkernel.study.dry_run import random_training
+from plkernel.study.dry_run import on_random_bytes, peak_memory, random_training
 from plkernel.study.engine import Engine, LocalEngine, visible_gpus
 from plkernel.training.build import Prepared
 from plkernel.training.graphs import CALLED
@@ -31,7 +27,7 @@ from plkernel.training.loop import Training
 
 COUNTS = (1, 2, 4, 8)
 """Runs at a time that are tried."""
-SECONDS = 3.0
+TIMING_SECONDS = 3.0
 """Of a timing, once all processes have made their first steps."""
 GAIN = 1.1
 """Least gain of more runs at a time in steps per second, as a factor: less is within the spread."""
@@ -39,8 +35,8 @@ SHARE = 0.9
 """Of the free memory that runs may take together."""
 FIRST = CALLED + 1
 """Steps before the timing: they compile, record a graph, and reach the peak of memory."""
-QUEUED = 8
-"""Steps of a GPU between two waits."""
+STEPS_BETWEEN_WAITS = 8
+"""Steps that are launched on a GPU before it is waited for."""
 STARTED_WITHIN = 300.0
 """Seconds in which processes must have begun, compiled steps among them."""
 
@@ -104,12 +100,10 @@ def best(found: Sequence[Timing]) -> Timing:
     return most
 
 
-def timing(condition: Condition, count: int, seconds: float = SECONDS) -> Timing | None:
+def timing(condition: Condition, count: int, seconds: float = TIMING_SECONDS) -> Timing | None:
     """Train `count` runs of a condition at a time; None where one of the processes fails."""
-    train = condition.protocol
-    windows = min(train.eval_windows, train.batch)
-    shorter = train.model_copy(update={"eval_windows": windows, "curriculum": ()})
-    smaller = replace(condition, train=shorter, corpus=CorpusSpec(name="random"))
+    batch = condition.protocol.batch
+    smaller = on_random_bytes(condition, batch, most_evaluated=batch)
     context = get_context("spawn")
     barrier = context.Barrier(count)
     results = context.SimpleQueue()
@@ -154,9 +148,8 @@ def train_for(
             training.settle()
             barrier.wait(STARTED_WITHIN)
             on_gpu = training.device.type == "cuda"
-            rate = steps_per_second(training, seconds, QUEUED if on_gpu else 1)
-            peak = torch.cuda.max_memory_reserved() if on_gpu else peak_anonymous()
-            results.put((rate, float(peak)))
+            rate = steps_per_second(training, seconds, STEPS_BETWEEN_WAITS if on_gpu else 1)
+            results.put((rate, peak_memory(training)))
     except BaseException:
         with suppress(BrokenBarrierError):
             barrier.abort()  # the others wait for nothing

@@ -10,10 +10,11 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
+from pydantic import Field, JsonValue, ValidationError
 
 from plkernel.analysis.nodes import Nodes, output_std, place
 from plkernel.commands.specs import command
@@ -30,7 +31,9 @@ from plkernel.config.schema import (
     Gate,
     Hypothesis,
     ModelSpec,
+    Section,
     TrainSpec,
+    explained,
     families,
 )
 from plkernel.config.spec import Spec, with_defaults
@@ -69,6 +72,10 @@ DESIGN: dict[str, Any] = {
         "projection": ["uniform", "gain-corrected"],
         "model.gain": ["none", "ema"],
     },
+}
+BLOCKS: dict[str, Any] = {
+    **DESIGN,
+    "factors": {"projection": ["uniform", "published"], "model.gain": ["none", "ema"]},
 }
 FILES = ("spec", "references", "registered", "measurement")
 YOUNGER = [["final_windows", 0], ["average", 0.0], ["ahead_of", None], ["decay_weight_decay", 0.0]]
@@ -453,7 +460,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"model": {"kind": "other:M", "config": {"a": float("nan")}}},
-        "config.a.float: Input should be a finite number",
+        "model.config.a: Input should be a finite number",
     ),
     (
         {"model": {"dim": 16, "patching": {"size": 2, "mode": "published"}}, "train.carry": True},
@@ -874,6 +881,23 @@ MORE_BAD: list[tuple[dict[str, Any], str]] = [
         "got '-here-a'; give a factor a table with other names, LEVEL = { ... }",
     ),
     ({"arms": {}}, "baseline must name an arm, got 'uniform'; there is none"),
+    *(
+        (
+            {"model": model, "arms.power": {option: []}},
+            f"arms.power.{option}: must have at least 1 item, got []",
+        )
+        for model in (RWKV, {"kind": "other:Model"})
+        for option in ("node_rates", "node_multipliers")
+    ),
+    ({"arms.power": {"rates": []}}, "arms.power.rates: must have at least 2 items, got []"),
+    (
+        {"gates": [{"name": "a", "arm": "uniform", "ahead_of": True}]},
+        "gates.0.ahead_of: must be a number, not true or false, got True",
+    ),
+    (
+        {"gates": [{"name": "a", "arm": "uniform", "ahead_of": 6}]},
+        "gates.0.ahead_of: Input should be less than or equal to 5, got 6",
+    ),
 ]
 
 
@@ -884,6 +908,46 @@ def test_a_value_beyond_its_limit_is_one_line(changes: dict[str, Any], message: 
     with pytest.raises(ValueError, match=r"^spec here: ") as error:
         parse_spec(values(changes), "here")
     assert message in str(error.value)
+
+
+class Several(Section):
+    """Options of several types, in a list and in a table."""
+
+    flags: tuple[Annotated[bool | Literal["auto"], Field()], ...] = ()
+    sizes: dict[str, int | float | str | None] = Field(default_factory=dict)
+    plain: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("section", "given", "message"),
+    [
+        (TrainSpec, {"compile": "foo"}, "compile must be true, false or 'auto', got 'foo'"),
+        (TrainSpec, {"compile": [1]}, "compile must be true, false or 'auto', got [1]"),
+        (
+            ModelSpec,
+            {"kind": 3},
+            "kind must be 'ssm', 'rwkv5', 'rwkv6', 'rwkv7' or another text, got 3",
+        ),
+        (Several, {"flags": [True, 3]}, "flags.1 must be true, false or 'auto', got 3"),
+        (
+            Several,
+            {"sizes": {"a": 1, "b": []}},
+            "sizes.b must be a whole number, a number or another text, got []",
+        ),
+        (
+            Several,
+            {"plain": {"a": [{"b": math.inf}]}},
+            "plain.a.0.b: Input should be a finite number, got inf",
+        ),
+    ],
+)
+def test_an_option_of_several_types_is_refused_once_by_its_name(
+    section: type[Section], given: dict[str, Any], message: str
+) -> None:
+    """Not once for every type, as if the types were options."""
+    with pytest.raises(ValidationError) as error:
+        section.model_validate(given)
+    assert explained(error.value, section) == message
 
 
 def test_a_list_whose_items_are_wrong_is_not_called_too_short() -> None:
@@ -1256,7 +1320,7 @@ def test_a_key_of_many_parts_is_refused_before_it_is_parsed(form: str, part: str
         ('[train]\nsteps = "12"', "train.steps: must be a number, got '12'"),
         ('[train]\ncarry = "yes"', "train.carry: must be true or false, got 'yes'"),
         ("[train]\ncarry = 1", "train.carry: must be true or false, got 1"),
-        ('[train]\ncompile = "yes"', "train.compile: must be true or false or 'auto', got 'yes'"),
+        ('[train]\ncompile = "yes"', "train.compile must be true, false or 'auto', got 'yes'"),
         ('[model.patching]\nsize = "4"', "model.patching.size: must be a number, got '4'"),
         ('[tuning]\nrates = [1, "2"]', "tuning.rates.1: must be a number, got '2'"),
         ('[arms.a]\nbeta = "1"', "arms.a.beta: must be a number, got '1'"),
@@ -1709,6 +1773,19 @@ def test_an_arm_is_matched_to_the_one_that_it_is_compared_with() -> None:
         spec = parse_spec(values({**arms, "arms.power.against": against}), "here")
         expected = output_std(nodes_of(spec, against))
         assert output_std(nodes_of(spec)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_baseline_of_a_block_is_not_matched_to_another_block() -> None:
+    """It is compared with no arm, so that no output is that of the arm compared with."""
+    with pytest.raises(ValueError, match=r"^spec here: arms\.uniform_ema: ") as error:
+        parse_spec(values({"arms.uniform_ema": {"match": "baseline"}}, BLOCKS), "here")
+    assert "match must name an arm, got 'baseline' in an arm that is compared with none" in str(
+        error.value
+    )
+    spec = parse_spec(values({"arms.published_ema": {"match": "baseline"}}, BLOCKS), "here")
+    assert spec.against("published_ema") == "uniform_ema"
+    expected = output_std(nodes_of(spec, "uniform_ema"))
+    assert output_std(nodes_of(spec, "published_ema")) == pytest.approx(expected, rel=1e-12)
 
 
 def test_nodes_of_plkernel_are_found_from_any_folder(

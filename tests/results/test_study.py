@@ -112,6 +112,12 @@ RECALL = {
             f"must belong to arm '{BASELINE}' and seed 0, got '{BASELINE}' and 7",
         ),
         (f"{RUN}/config.json", {"model": 3}, "seed-0: config.model: .*got 3"),
+        (f"{RUN}/config.json", {"model": {"config": 3}}, "seed-0: config.model.config: .*got 3"),
+        (
+            f"{RUN}/config.json",
+            {"model": {"position_scaling": True, "scaling_length": "x"}},
+            "seed-0: config.model.scaling_length: .*got 'x'",
+        ),
         (f"{RUN}/config.json", {"corpus": {"size": "x"}}, "config.corpus.size: .*got 'x'"),
         (f"{RUN}/environment.json", {"commit": 1}, "seed-0: environment.commit: .*got 1"),
         (f"{RUN}/result.json", {"status": "done"}, "seed-0: status: .*'finished', .*got 'done'"),

@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from plkernel.common import environment
 from plkernel.config.condition import Condition, resolve
 from plkernel.config.reading import load_spec, parse_spec
 from plkernel.config.resolved import ResolvedSpec, resolve_spec
@@ -416,6 +418,20 @@ def test_as_many_runs_are_advised_as_fit_and_as_there_are(
     assert line in said.splitlines()
 
 
+@pytest.mark.parametrize("status", [{}, {"RssFile": 4096.0}])
+def test_memory_that_the_system_does_not_tell_is_a_dash(
+    timed: list[tuple[Condition, int]], status: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the table is told, but how many runs fit is not."""
+    monkeypatch.setattr(environment, "_sizes", lambda _: status)
+    peak = dry_run.peak_memory(SimpleNamespace(device=torch.device("cpu")))  # type: ignore[arg-type]
+    assert math.isnan(peak)
+    said = render({**a_forecast(memory=peak), "available": 1e9})
+    assert "memory:" not in said
+    first = said.splitlines()[3]
+    assert re.split(r" {2,}", first.strip())[-2:] == ["-", "0:01:30"]
+
+
 def test_memory_of_a_gpu_that_is_not_here_is_a_dash() -> None:
     said = render({**a_forecast(memory=math.nan), "measured": False})
     assert re.split(r" {2,}", said.splitlines()[3].strip())[6] == "-"
@@ -447,6 +463,14 @@ def test_final_windows_are_those_that_the_validation_text_has(tmp_path: Path) ->
     assert windows() == plain
     assert windows(final_windows=7) == plain + 7
     assert windows(final_windows=1000) == plain + 1000 // 33
+    recall = CorpusSpec(name="synthetic:recall,pairs=4,length=32,bytes=10000", validation=0.1)
+    of_recall = [
+        dry_run.evaluated_windows(resolve(ModelSpec(dim=16), None, train, recall))
+        for train in (
+            TrainSpec(**options, test_windows=5, final_windows=final) for final in (0, 1000)
+        )
+    ]
+    assert of_recall[1] - of_recall[0] == 1000 // 32, "sequences have no byte before them"
     published = ModelSpec.model_validate({"dim": 16, "patching": {"size": 2, "mode": "published"}})
     train = TrainSpec(**options, test_windows=5, truncation_windows=9)
     assert dry_run.evaluated_windows(resolve(published, None, train, corpus)) == plain

@@ -606,7 +606,7 @@ def test_a_script_asks_for_what_the_spec_says(
     commands.say("scancel", "", 1)
     with pytest.raises(OSError, match="scancel: no reason given"):
         queue.cancel(["7_0"])
-    monkeypatch.setattr(slurm, "SECONDS", 0.1)
+    monkeypatch.setattr(slurm, "ANSWER_SECONDS", 0.1)
     for name in ("scancel", "squeue"):
         (tmp_path / "bin" / name).write_text("#!/bin/sh\nexec sleep 60\n")
     with pytest.raises(OSError, match=r"scancel: no answer within .* s; run the same"):

@@ -85,6 +85,23 @@ def test_a_run_that_the_study_could_not_take_is_refused_before_the_search(
     assert not (tmp_path / "out" / TUNING).exists()
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"train": 3}, "config.json: train: must be a table, got 3"),
+        ({"train": {"learning_rate": "x"}}, "config.json: train.learning_rate: .*got 'x'"),
+        ([], r"config.json: must hold an object, got \[\]"),
+    ],
+)
+def test_a_damaged_run_is_named_before_the_search(
+    content: Any, message: str, tiny_spec: SpecWriter, tmp_path: Path
+) -> None:
+    save_json(tmp_path / "out/uniform/seed-1" / CONFIG, content)
+    spec = load_spec(tiny_spec(head=HEAD, steps=12))
+    with pytest.raises(ValueError, match=message):
+        run_experiment(spec, tmp_path / "out")
+
+
 def test_every_arm_has_the_same_budget(tiny_spec: SpecWriter) -> None:
     spec = load_spec(tiny_spec(head=HEAD))
     search = search_of(spec)

@@ -291,20 +291,22 @@ def power_law_target(
         raise ValueError(
             f"beta_2 and break_lag must be given together, got {beta_2} and {break_lag}"
         )
+    for name, exponent in {"beta": beta, "beta_2": beta_2}.items():
+        if exponent is not None and not (np.isfinite(exponent) and exponent > 0):
+            raise ValueError(f"{name} must be a positive number, got {exponent:g}")
+    if not FEWEST_LAGS <= max_lag < np.inf:
+        raise ValueError(f"max_lag must be finite and at least {FEWEST_LAGS}, got {max_lag:g}")
     label = f"t**-{beta:g}"
     betas = [float(beta)]
     lags = [1.0, float(max_lag)]
     if beta_2 is not None and break_lag is not None:
+        if not 1 < break_lag < max_lag:
+            raise ValueError(
+                f"break_lag must lie between 1 and max_lag {max_lag:g}, got {break_lag:g}"
+            )
         label = f"t**-{beta:.4g} to {break_lag:.4g}, then t**-{beta_2:.4g}"
         betas = [float(beta), float(beta_2)]
         lags = [1.0, float(break_lag), float(max_lag)]
-    for exponent in betas:
-        if not (np.isfinite(exponent) and exponent > 0):
-            raise ValueError(f"beta must be a positive number, got {exponent:g}")
-    if not FEWEST_LAGS <= max_lag < np.inf:
-        raise ValueError(f"max_lag must be finite and at least {FEWEST_LAGS}, got {max_lag:g}")
-    if not 1 < lags[-2] < max_lag and beta_2 is not None:
-        raise ValueError(f"break_lag must lie between 1 and max_lag {max_lag:g}, got {lags[1]:g}")
     with np.errstate(over="ignore"):  # an infinite fall is refused below
         falls = np.array(betas) * np.diff(np.log(lags))
     if falls.sum() < FLATTEST:

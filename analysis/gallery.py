@@ -25,7 +25,7 @@ from scipy.special import gammaincinv
 
 from plkernel.analysis.exponentials import Floats, power_law, power_law_target, score
 from plkernel.analysis.figures.style import COLOURS, INK, PAGE_WIDTH, decades, style
-from plkernel.analysis.nodes import Summation, falling_exponent, gain_at
+from plkernel.analysis.nodes import POWERS, Summation, falling_exponent, gain_at
 from plkernel.analysis.parametrisations import (
     exp_sigmoid_rate,
     gate_rate,
@@ -99,7 +99,7 @@ class Initialisation:
         coherent  ln sum_i share_i g_i a_i**t
         rms       ln sqrt(sum_i share_i g_i**2 a_i**(2t))
         """
-        power = 2 if kernel == "rms" else 1
+        power = POWERS[kernel]
         t = np.asarray(lags, dtype=float)
         rates = power * self.rates
         weights = self.shares * self.gains**power
@@ -113,7 +113,9 @@ class Initialisation:
 
 
 def profile(start: Initialisation, beta: float, max_lag: int) -> dict[str, Any]:
-    """Hold an initialisation against t**-beta on t = 1..max_lag; a dictionary of
+    """Hold an initialisation against t**-beta on t = 1..max_lag.
+
+    Returns a dictionary of
 
     initialisation    its name, family, origin and half-lives
     scores            of the coherent kernel on every lag

@@ -760,13 +760,16 @@ def smooth_nodes(rates: Floats, target: Target, gain: Gain, kernel: Summation, l
     """Channels of these `rates` (N,), per step, whose kernel follows `target` as nearly as a smooth
     density can.
 
-    A channel's weight to the power k (1 coherent, 2 rms) is (p_i
-    g_i)**k = rho(rate_i) dln(rate_i), the stretch of ln(rate) that it stands for. ln rho is a
-    broken line over ln(rate), a knot for each octave, by least squares of ln(kernel / target) over
-    10 % and the target's own errors, and of the changes of its slope over `STIFFNESS`. Those vanish
-    for a power law: stiffness decides only what the target leaves open. Unlike non-negative least
-    squares, every projection is positive. Raises ValueError for rates too far from the lags of the
-    target.
+    A channel's weight to the power k (1 coherent, 2 rms) is a density rho times the stretch of
+    ln(rate) that it stands for,
+
+        (p_i g_i)**k = rho(rate_i) dln(rate_i) .
+
+    ln rho is a broken line over ln(rate), a knot for each octave, by least squares of ln(kernel /
+    target) over 10 % and the target's own errors, and of the changes of its slope over `STIFFNESS`.
+    Those vanish for a power law: stiffness decides only what the target leaves open. Unlike
+    non-negative least squares, every projection is positive. Raises ValueError for rates too far
+    from the lags of the target.
     """
     from scipy.optimize import least_squares
 

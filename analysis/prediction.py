@@ -40,11 +40,13 @@ from plkernel.analysis.information.counts import (
     Bytes,
     block_edges,
     check_data,
+    check_different,
     count_repeats,
     histogram,
 )
 from plkernel.analysis.information.estimate import (
     BLOCKS,
+    MAX_LAG,
     DecayCurve,
     Floats,
     each_left_out,
@@ -85,11 +87,20 @@ class Kernel(NamedTuple):
 
 
 def law(
-    beta: float, target: AimTarget, kernel: Summation, lag: Lag, max_lag: int, *measurement: Any
+    beta: float,
+    target: AimTarget,
+    kernel: Summation,
+    lag: Lag,
+    max_lag: int,
+    told: Sequence[str] = (),
+    measured: dict[str, Any] | None = None,
 ) -> Kernel:
-    """Return t**-beta, or for correlation t**-(beta/2), on lags 1..max_lag."""
+    """Return t**-beta, or for correlation t**-(beta/2), on lags 1..max_lag.
+
+    told, measured: as of `Kernel`
+    """
     aim = Aim(beta, target, kernel, lag)
-    return Kernel(power_law_target(aim.exponent, max_lag), aim, *measurement)
+    return Kernel(power_law_target(aim.exponent, max_lag), aim, told, measured)
 
 
 def information(
@@ -110,8 +121,13 @@ def information(
     try:
         found = measure_corpus(corpus, data, threads=threads, progress=progress)
     except ValueError as error:
-        remedy = "to fit one of less lags, give --beta as plkernel.measure --max-lag finds it"
-        raise ValueError(f"corpus {corpus.name!r}: {error}; {remedy}") from error
+        remedy = ""
+        if data.size < MAX_LAG + BLOCKS:
+            remedy = (
+                "; to fit fewer lags, measure with plkernel.measure --max-lag and give its exponent"
+                " as --beta"
+            )
+        raise ValueError(f"corpus {corpus.name!r}: {error}{remedy}") from error
     fitted = found.law
     verdict = found.verdict
     if fitted is None or verdict.kind == "none":
@@ -125,6 +141,11 @@ def information(
     )
     told = [f"beta {fitted.beta:.3f} {interval}", verdict.sentence]
     if target in ("information", "correlation"):
+        if not fitted.beta > 0:
+            raise ValueError(
+                f"corpus {corpus.name!r}: its information must fall to fit an exponent, got"
+                f" {told[0]}, {verdict.sentence}; give --beta, or --target curve"
+            )
         if verdict.kind != "power law":
             told.append(
                 "the fit uses that one exponent nevertheless; --target curve fits what was found"
@@ -166,16 +187,22 @@ def verdict_target(verdict: Verdict, curve: DecayCurve, max_lag: int) -> Target:
     if kind == "exponential":
         kind = simplest(verdict.models).name
     shape = next(model.parameters for model in verdict.models if model.name == kind)
+    has_break = kind == "broken power law" and shape["break"] < max_lag
+    falling = ["beta_1"] if kind == "broken power law" else ["tau"]
+    if has_break:
+        falling.append("beta_2")
+    for name in falling:
+        if not (np.isfinite(shape[name]) and shape[name] > 0):
+            raise ValueError(
+                f"curve of {curve.quantity}: its {kind} must fall, got"
+                f" {name.replace('_', ' ')} {shape[name]:g}; measure more data or longer lags"
+            )
+    if has_break:
+        return power_law_target(shape["beta_1"], max_lag, shape["beta_2"], shape["break"])
     if kind == "broken power law":
-        second = (shape["beta_2"], shape["break"]) if shape["break"] < max_lag else ()
-        return power_law_target(shape["beta_1"], max_lag, *second)
+        return power_law_target(shape["beta_1"], max_lag)
     tau = shape["tau"]
     gamma = shape.get("gamma", 1.0)
-    if not (np.isfinite(tau) and tau > 0):
-        raise ValueError(
-            f"curve of {curve.quantity}: its {kind} must fall, got tau {tau:g}; measure"
-            " more data or longer lags"
-        )
     logs = (1 - integer_lags(max_lag) ** gamma) / tau**gamma
     label = f"exp(-(t/{tau:.3g})**{gamma:.3g})" if gamma != 1 else f"exp(-t/{tau:.3g})"
     return array_target(np.exp(logs[logs > np.log(SMALLEST_VALUE)]), label)
@@ -254,12 +281,7 @@ def repeat_correlations(
     edges = block_edges(data.size, longest, blocks)
     lags = np.arange(1, longest + 1)
     parts = np.stack([histogram(data[start:stop]) for start, stop in pairwise(edges)])
-    if np.count_nonzero(parts.sum(axis=0)) < 2:
-        raise ValueError(
-            f"data must hold two different symbols or more, got {data[0]} only, where there is"
-            " nothing to predict"
-        )
-
+    check_different(int(np.count_nonzero(parts.sum(axis=0))))
     repeated = count_repeats(data, lags, edges, threads=threads, progress=progress)
     sizes = np.diff(np.minimum(edges, (data.size - lags)[:, None]))
     chance = np.sum((each_left_out(parts.T) / each_left_out(parts.sum(axis=1))) ** 2, axis=0)

@@ -114,10 +114,11 @@ def test_a_corpus_of_two_halves_shows_its_drift(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
-        (b"x" * 5000, {}, "one symbol only; it has no"),
+        (b"x" * 5000, {}, "two different symbols or more, got one symbol only"),
         (b"short text", {}, "at least 1,040 symbols for lag 1,000 in 40 blocks"),
         (None, {"names": ()}, "names must hold at least one corpus"),
         (b"text" * 5000, {"blocks": 2_000}, "blocks must be at most 1,000, .* got 2,000"),
+        (b"text" * 5000, {"blocks": 3}, "blocks must be at least 4 for a jackknife, got 3"),
         (None, {"lags": (5, 5)}, r"lags must be .*, ascending .*, got \(5, 5\)"),
     ],
 )

@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
-from scipy.special import xlogy
 
 from plkernel.analysis.information.counts import (
     Symbols,
@@ -39,7 +38,7 @@ from plkernel.analysis.information.counts import (
 from plkernel.analysis.information.estimate import (
     BLOCKS,
     ESTIMATORS,
-    FEWEST_BLOCKS,
+    Counts,
     DecayCurve,
     Estimator,
     Floats,
@@ -48,8 +47,10 @@ from plkernel.analysis.information.estimate import (
     decay_curves,
     drift_table,
     expected_information,
+    information_of_sums,
     log_lags,
     mutual_information,
+    sum_of_logarithms,
 )
 from plkernel.analysis.information.repeats import block_counts, repeat_curves
 
@@ -158,8 +159,6 @@ def _pair_curves(
     beside: Symbols | None,
 ) -> tuple[DecayCurve, DecayCurve]:
     """`decay_curves` of more than 256 symbols, beside r(d) of `repeat_curves`."""
-    if blocks < FEWEST_BLOCKS:
-        raise ValueError(f"blocks must be at least {FEWEST_BLOCKS}, got {blocks}")
     edges = block_edges(data.size, int(lags[-1]), blocks)
     occurring = parts.sum(axis=0) > 0
     rank = np.cumsum(occurring) - 1
@@ -208,27 +207,21 @@ def left_out_information(data: NDArray[Any], lag: int, edges: NDArray[np.int64])
     cells = data[:size].astype(np.int64) * symbols + data[lag:]
     joint = np.bincount(cells, minlength=symbols**2)
     table = joint.reshape(symbols, symbols)
-    singles = (table.sum(axis=1), table.sum(axis=0))
-    whole = _sum_of(joint)
-    values = [_information(whole, singles, size)]
+    rows = table.sum(axis=1)
+    columns = table.sum(axis=0)
+    whole = sum_of_logarithms(joint)
+
+    def information(pairs: int, cells: Floats, rows: Counts, columns: Counts) -> float:
+        of_rows = sum_of_logarithms(rows)
+        of_columns = sum_of_logarithms(columns)
+        return float(information_of_sums(pairs, cells=cells, rows=of_rows, columns=of_columns))
+
+    values = [information(size, whole, rows, columns)]
     for start, stop in pairwise(np.minimum(edges, size).tolist()):
         own, counts = np.unique(cells[start:stop], return_counts=True)
         kept = joint[own] - counts
-        without = whole - _sum_of(joint[own]) + _sum_of(kept)
-        others = (
-            singles[0] - np.bincount(data[start:stop], minlength=symbols),
-            singles[1] - np.bincount(data[start + lag : stop + lag], minlength=symbols),
-        )
-        values.append(_information(without, others, size - (stop - start)))
+        without = whole - sum_of_logarithms(joint[own]) + sum_of_logarithms(kept)
+        kept_rows = rows - np.bincount(data[start:stop], minlength=symbols)
+        kept_columns = columns - np.bincount(data[start + lag : stop + lag], minlength=symbols)
+        values.append(information(size - (stop - start), without, kept_rows, kept_columns))
     return np.array(values)
-
-
-def _sum_of(counts: NDArray[Any]) -> float:
-    """Sum of n ln n."""
-    return float(np.sum(xlogy(counts, counts)))
-
-
-def _information(joint: float, singles: tuple[NDArray[Any], NDArray[Any]], size: int) -> float:
-    """Plug-in information in nats of `size` pairs, from the sum of N ln N over cells."""
-    rows, columns = singles
-    return float(np.log(size) + (joint - _sum_of(rows) - _sum_of(columns)) / size)

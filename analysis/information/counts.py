@@ -17,8 +17,10 @@ Bytes = NDArray[np.uint8]
 Symbols = NDArray[np.unsignedinteger[Any]]
 """Symbols (n,) by number: bytes, or tokens of a larger alphabet."""
 
+FEWEST_BLOCKS = 4
+"""Of a jackknife of either half of the blocks."""
 MOST_BLOCKS = 1000
-"""Blocks of a jackknife."""
+"""Of a jackknife."""
 LINE_BREAK = 10
 """The byte that ends a line."""
 SYMBOLS = 256
@@ -59,21 +61,25 @@ def check_counts(counts: NDArray[Any]) -> None:
         raise ValueError(f"counts must be 0 or more and finite, got {got}")
 
 
-def check_data(data: Symbols, longest: int = 0, blocks: int = 0, *, wide: bool = False) -> None:
+def check_data(data: Symbols, longest: int, blocks: int, *, wide: bool = False) -> None:
     """Raise ValueError unless `data` are uint8 with a pair in each block at lag `longest`.
 
-    More than MOST_BLOCKS blocks are refused too.
+    Fewer than FEWEST_BLOCKS blocks and more than MOST_BLOCKS are refused too.
 
     wide: unsigned integers of any width are taken.
     """
     is_array = isinstance(data, np.ndarray)
     is_vector = is_array and data.ndim == 1
     if not is_vector or not (data.dtype == np.uint8 or (wide and data.dtype.kind == "u")):
+        wanted = "uint8"
+        remedy = "np.frombuffer(text, np.uint8) makes one of bytes"
+        if wide:
+            wanted = "unsigned integers"
+            remedy = "counts.numbered makes one of any integers"
         got = f"{data.dtype} of shape {data.shape}" if is_array else type(data).__name__
-        raise ValueError(
-            f"data must be a vector of uint8, got {got}; np.frombuffer(text, np.uint8) makes one of"
-            " bytes"
-        )
+        raise ValueError(f"data must be a vector of {wanted}, got {got}; {remedy}")
+    if blocks < FEWEST_BLOCKS:
+        raise ValueError(f"blocks must be at least {FEWEST_BLOCKS} for a jackknife, got {blocks}")
     if blocks > MOST_BLOCKS:
         raise ValueError(
             f"blocks must be at most {MOST_BLOCKS:,}, each of which takes a table of pairs, got"
@@ -83,6 +89,15 @@ def check_data(data: Symbols, longest: int = 0, blocks: int = 0, *, wide: bool =
         raise ValueError(
             f"data must have at least {longest + blocks:,} symbols for lag {longest:,} in {blocks}"
             f" blocks, got {data.size:,}; give more data or a smaller max_lag"
+        )
+
+
+def check_different(symbols: int) -> None:
+    """Raise ValueError where fewer than two different symbols occur."""
+    if symbols < 2:
+        raise ValueError(
+            "data must hold two different symbols or more, got one symbol only, which tells nothing"
+            " of any other"
         )
 
 

@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlogy
 
+from plkernel.analysis.information.counts import FEWEST_BLOCKS as FEWEST_BLOCKS
 from plkernel.analysis.information.counts import (
     SYMBOLS,
     Bytes,
     block_edges,
     check_counts,
     check_data,
+    check_different,
     check_lags,
     count_pairs,
     histogram,
@@ -42,8 +44,6 @@ POOLED_BELOW = 1e-3
 """Share of the counts below which symbols are taken as one in a correlation."""
 BLOCKS = 40
 """Of a jackknife, unless another number is given."""
-FEWEST_BLOCKS = 4
-"""Of a jackknife of either half of the blocks."""
 CELLS_AT_ONCE = 1 << 14
 """Cells of tables of shuffled corpora that are summed in step; more would not stay in the cache."""
 MAX_LAG = 1000
@@ -72,15 +72,30 @@ def _information(tables: Counts) -> Floats:
     exact = np.result_type(tables, np.int64)
     rows = tables.sum(axis=-1, dtype=exact)
     columns = tables.sum(axis=-2, dtype=exact)
-    total = rows.sum(axis=-1)
+    cells = tables.reshape(*tables.shape[:-2], -1)
+    return information_of_sums(
+        rows.sum(axis=-1),
+        cells=sum_of_logarithms(cells),
+        rows=sum_of_logarithms(rows),
+        columns=sum_of_logarithms(columns),
+    )
 
-    def entropy(counts: Counts) -> Floats:
-        return np.asarray(np.log(total) - _sum_of_logarithms(counts) / total)
 
-    return entropy(rows) + entropy(columns) - entropy(tables.reshape(*tables.shape[:-2], -1))
+def information_of_sums(
+    total: ArrayLike, *, cells: ArrayLike, rows: ArrayLike, columns: ArrayLike
+) -> Floats:
+    """`mutual_information` of `total` pairs from sums of k ln k over counts k, H = ln n - sum / n.
+
+    The sums are over the cells of a table, over the sums of its rows and over those of its columns.
+    """
+
+    def entropy(sums: ArrayLike) -> Floats:
+        return np.asarray(np.log(total) - np.asarray(sums) / total)
+
+    return entropy(rows) + entropy(columns) - entropy(cells)
 
 
-def _sum_of_logarithms(counts: Counts) -> Floats:
+def sum_of_logarithms(counts: Counts) -> Floats:
     """Sum of k ln k over the last axis of counts k (..., S), which may be expected ones."""
     are_integers = np.issubdtype(counts.dtype, np.integer)
     if not are_integers or counts.max() >= counts.size:
@@ -573,17 +588,9 @@ def _checked_counts(
     """Counts (256,) of the bytes of data whose pairs can be estimated; ValueError for others."""
     if estimator not in ESTIMATORS:
         raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {estimator!r}")
-    if blocks < FEWEST_BLOCKS:
-        raise ValueError(
-            f"blocks must be at least {FEWEST_BLOCKS} for a jackknife of either half, got {blocks}"
-        )
     check_data(data, longest, blocks)
     counts = histogram(data)
-    if np.count_nonzero(counts) < 2:
-        raise ValueError(
-            "data must hold two different symbols, got one symbol only; it has no"
-            " information to share between lags"
-        )
+    check_different(int(np.count_nonzero(counts)))
     return counts
 
 

@@ -5,7 +5,7 @@ describes it.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ from plkernel.analysis.information.records import (
     shuffled_phases,
     shuffled_records,
 )
-from plkernel.analysis.information.repeats import CLEAR
+from plkernel.analysis.information.repeats import BELOW_FLOOR
 from plkernel.analysis.information.tokens import TokenLength
 from plkernel.analysis.results import Result
 
@@ -55,7 +55,7 @@ DRIFT_MULTIPLE = 2.0
 """The default range of a fit ends where the curve first falls below its floor, or so many times its
 drift.
 """
-FEWEST_LAGS = 3
+FEWEST_VALUES = 3
 """Values of a fit: two lie on any line."""
 BY_CHANCE = 0.1
 """Share of the lags above which values beyond the floor are no noise."""
@@ -171,10 +171,10 @@ def points(curve: DecayCurve, lags: Range | None = None) -> Points:
     values = np.asarray(curve.values)
     inside = (at >= first) & (at <= last)
     used = inside & (values > 0)
-    if used.sum() < FEWEST_LAGS:
+    if used.sum() < FEWEST_VALUES:
         where = f"lags {first} to {last}" if lags else "the lags with values above the floor"
         raise ValueError(
-            f"{where} must have {FEWEST_LAGS} usable values or more for a fit, got {used.sum()};"
+            f"{where} must have {FEWEST_VALUES} usable values or more for a fit, got {used.sum()};"
             " measure more data or lags"
         )
     logs = np.log(values[used])
@@ -238,7 +238,7 @@ def _curvature(data: Points, weights: Floats) -> tuple[float, float, float]:
 
     NaN for as many values as a line needs; p is NaN where the error is 0.
     """
-    if data.x.size <= FEWEST_LAGS:
+    if data.x.size <= FEWEST_VALUES:
         return math.nan, math.nan, math.nan
     row = _projector(data.x, 2, weights)[2]
     bend = float(row @ data.logs)
@@ -306,6 +306,11 @@ def _projector(x: Floats, degree: int, weights: Floats) -> Floats:
     return np.asarray(np.linalg.pinv(design) * root, np.float64)
 
 
+def _no_place(data: Points) -> Floats:
+    """The one candidate of a shape that is linear."""
+    return np.zeros(1)
+
+
 class Shape(NamedTuple):
     """ln I = a + sum_j b_j column_j(d; place): linear but for `place`.
 
@@ -314,13 +319,15 @@ class Shape(NamedTuple):
     size        number of parameters
     columns     (data, place) -> the columns, (m,) each
     parameters  (a, b_1, ..; place) -> the parameters by name
+    values      (parameters by name, lags (m,)) -> I(d), (m,)
     grid        candidates of place; one where the shape has no such parameter
     """
 
     size: int
     columns: Callable[[Points, float], list[Floats]]
     parameters: Callable[[Floats, float], dict[str, float]]
-    grid: Callable[[Points], Floats] = lambda data: np.zeros(1)
+    values: Callable[[Mapping[str, float], Floats], Floats]
+    grid: Callable[[Points], Floats] = _no_place
 
     def design(self, data: Points, place: float) -> Floats:
         """(m, 1 + columns) in standard errors of ln I."""
@@ -364,39 +371,102 @@ class Shape(NamedTuple):
         return {key: float(value) for key, value in named.items()}, fitted, chi_squared
 
 
-def _decay(c: Floats, log_gamma: float) -> dict[str, float]:
-    """Amplitude and tau of an exponential, of the lag to the power of gamma."""
+def _power_law_columns(data: Points, place: float) -> list[Floats]:
+    return [-data.x]
+
+
+def _power_law_parameters(c: Floats, place: float) -> dict[str, float]:
+    return {"amplitude": np.exp(c[0]), "beta": c[1]}
+
+
+def _power_law_values(given: Mapping[str, float], lags: Floats) -> Floats:
+    return np.asarray(given["amplitude"] * lags ** -given["beta"])
+
+
+def _exponential_columns(data: Points, place: float) -> list[Floats]:
+    return [-data.lags.astype(float)]
+
+
+def _exponential_parameters(c: Floats, place: float) -> dict[str, float]:
+    return {"amplitude": np.exp(c[0]), "tau": 1 / c[1] if c[1] else math.inf}
+
+
+def _exponential_values(given: Mapping[str, float], lags: Floats) -> Floats:
+    return np.asarray(given["amplitude"] * np.exp(-(lags / given["tau"])))
+
+
+def _stretched_columns(data: Points, log_gamma: float) -> list[Floats]:
+    return [-(data.lags ** np.exp(log_gamma))]
+
+
+def _stretched_parameters(c: Floats, log_gamma: float) -> dict[str, float]:
+    gamma = np.exp(log_gamma)
+    tau = c[1] ** (-1 / gamma) if c[1] > 0 else math.inf
+    return {"amplitude": np.exp(c[0]), "tau": tau, "gamma": gamma}
+
+
+def _stretched_values(given: Mapping[str, float], lags: Floats) -> Floats:
+    stretched = (lags / given["tau"]) ** given["gamma"]
+    return np.asarray(given["amplitude"] * np.exp(-stretched))
+
+
+def _stretched_grid(data: Points) -> Floats:
+    """ln gamma, of gamma from 0.05 to 1."""
+    return np.linspace(np.log(0.05), 0.0, CANDIDATES)
+
+
+def _broken_columns(data: Points, log_break: float) -> list[Floats]:
+    near = np.minimum(data.x, log_break)
+    far = np.maximum(0.0, data.x - log_break)
+    return [-near, -far]
+
+
+def _broken_parameters(c: Floats, log_break: float) -> dict[str, float]:
     return {
         "amplitude": np.exp(c[0]),
-        "tau": c[1] ** (-1 / np.exp(log_gamma)) if c[1] > 0 else float("inf"),
+        "beta_1": c[1],
+        "beta_2": c[2],
+        "break": np.exp(log_break),
     }
+
+
+def _broken_values(given: Mapping[str, float], lags: Floats) -> Floats:
+    near = np.minimum(lags, given["break"])
+    far = np.maximum(lags / given["break"], 1.0)
+    return np.asarray(given["amplitude"] * near ** -given["beta_1"] * far ** -given["beta_2"])
+
+
+def _broken_grid(data: Points) -> Floats:
+    """ln of the break, which two lags or more lie on either side of."""
+    return np.linspace(data.x[1], data.x[-2], CANDIDATES)
 
 
 SHAPES = {
     "power law": Shape(
-        2, lambda d, _: [-d.x], lambda c, _: {"amplitude": np.exp(c[0]), "beta": c[1]}
+        size=2,
+        columns=_power_law_columns,
+        parameters=_power_law_parameters,
+        values=_power_law_values,
     ),
     "exponential": Shape(
-        2,
-        lambda d, _: [-d.lags.astype(float)],
-        lambda c, _: {"amplitude": np.exp(c[0]), "tau": 1 / c[1] if c[1] else float("inf")},
+        size=2,
+        columns=_exponential_columns,
+        parameters=_exponential_parameters,
+        values=_exponential_values,
     ),
     "stretched exponential": Shape(
-        3,
-        lambda d, log_gamma: [-(d.lags ** np.exp(log_gamma))],
-        lambda c, log_gamma: {**_decay(c, log_gamma), "gamma": np.exp(log_gamma)},
-        lambda _: np.linspace(np.log(0.05), 0.0, CANDIDATES),
+        size=3,
+        columns=_stretched_columns,
+        parameters=_stretched_parameters,
+        values=_stretched_values,
+        grid=_stretched_grid,
     ),
     "broken power law": Shape(
-        4,
-        lambda d, place: [-np.minimum(d.x, place), -np.maximum(0.0, d.x - place)],
-        lambda c, place: {
-            "amplitude": np.exp(c[0]),
-            "beta_1": c[1],
-            "beta_2": c[2],
-            "break": np.exp(place),
-        },
-        lambda d: np.linspace(d.x[1], d.x[-2], CANDIDATES),
+        size=4,
+        columns=_broken_columns,
+        parameters=_broken_parameters,
+        values=_broken_values,
+        grid=_broken_grid,
     ),
 }
 
@@ -428,14 +498,7 @@ class ModelFit:
 
     def values(self, lags: ArrayLike) -> Floats:
         """I(d) of the fitted shape at `lags` (m,), in the unit of the curve."""
-        at = np.asarray(lags, np.float64)
-        given = {"beta_2": 0.0, "gamma": 1.0, "break": np.max(lags), **self.parameters}
-        if "tau" in given:
-            return np.asarray(given["amplitude"] * np.exp(-((at / given["tau"]) ** given["gamma"])))
-        near = np.minimum(at, given["break"])
-        far = np.maximum(at / given["break"], 1.0)
-        slope = given["beta_1"] if "beta_1" in given else given["beta"]
-        return np.asarray(given["amplitude"] * near**-slope * far ** -given["beta_2"])
+        return SHAPES[self.name].values(self.parameters, np.asarray(lags, np.float64))
 
     def __str__(self) -> str:
         numbers = (
@@ -544,7 +607,7 @@ def outstanding(curve: DecayCurve, last: int) -> list[int]:
     """
     columns = zip(curve.lags, curve.values, curve.floor, strict=True)
     found = [lag for lag, value, floor in columns if lag > last and value > floor]
-    return found if len(found) >= max(FEWEST_LAGS, BY_CHANCE * len(curve.lags)) else []
+    return found if len(found) >= max(FEWEST_VALUES, BY_CHANCE * len(curve.lags)) else []
 
 
 def apart(curve: DecayCurve, last: int) -> list[int]:
@@ -555,7 +618,7 @@ def apart(curve: DecayCurve, last: int) -> list[int]:
     limit = DRIFT_MULTIPLE * curve.drift
     values = dict(zip(curve.lags, curve.values, strict=True))
     found = [lag for lag in outstanding(curve, last) if values[lag] > limit]
-    return found if len(found) >= max(FEWEST_LAGS, BY_CHANCE * len(curve.lags)) else []
+    return found if len(found) >= max(FEWEST_VALUES, BY_CHANCE * len(curve.lags)) else []
 
 
 def drift_from(curve: DecayCurve) -> int | None:
@@ -596,7 +659,7 @@ def _is_beyond_noise(curve: DecayCurve, last: int) -> bool:
     if curve.estimator == "repeats":  # whose floor is this limit
         return True
     freedom = (curve.symbols - 1) ** 2
-    limit = np.asarray(curve.floor) * (chdtri(freedom, 1 - CLEAR) / freedom - 1)
+    limit = np.asarray(curve.floor) * (chdtri(freedom, 1 - BELOW_FLOOR) / freedom - 1)
     return curve.last_above(limit, clear_from(curve)) >= last
 
 
@@ -610,7 +673,7 @@ def judge(curve: DecayCurve) -> Verdict:
     start = clear_from(curve)
     last = clear_until(curve)
     usable = [lag for lag in curve.lags if start <= lag <= last]
-    if len(usable) < FEWEST_LAGS:
+    if len(usable) < FEWEST_VALUES:
         if last and not _is_beyond_noise(curve, last):
             last = 0
         beyond = f" beyond lag {last}" if last else ""
@@ -674,10 +737,11 @@ def with_correlation(verdict: Verdict, correlation: DecayCurve) -> Verdict:
     named = simplest(models)
     if named.name != "exponential" or named.chi_squared_p < SIGNIFICANT:
         return verdict
+    stretched = next(fit for fit in verdict.models if fit.name == verdict.kind)
     sentence = (
         f"lags {verdict.first_lag} to {verdict.last_lag}: the correlation decays exponentially, tau"
         f" {named.parameters['tau']:.3g}; the information, which is not quadratic in strong"
-        f" correlations, looks stretched: {verdict.models[0]}"
+        f" correlations, looks stretched: {stretched}"
     )
     return replace(verdict, kind="exponential", sentence=sentence)
 
@@ -820,6 +884,50 @@ def check_range(lags: object, max_lag: int) -> Range:
     return int(first), int(last)
 
 
+@dataclass(frozen=True)
+class Counting:
+    """How the curves of a measurement are counted.
+
+    estimator, blocks, threads  as of `symbol_curves`
+    """
+
+    estimator: Estimator | None
+    blocks: int
+    threads: int
+
+    def curves(
+        self,
+        data: Symbols,
+        lags: NDArray[np.int64],
+        *,
+        beside: Symbols | None = None,
+        progress: Callable[[float], Any] | None = None,
+    ) -> tuple[DecayCurve, DecayCurve]:
+        """`symbol_curves` of `data` (n,) at `lags` (L,)."""
+        return symbol_curves(
+            data,
+            lags,
+            estimator=self.estimator,
+            blocks=self.blocks,
+            threads=self.threads,
+            progress=progress,
+            beside=beside,
+        )
+
+
+class Layout(NamedTuple):
+    """What of a text is layout and not memory: lines of nearly the same length, or a period.
+
+    sequence  (n,) symbols that have this layout alone
+
+    All are None of a text without one.
+    """
+
+    records: Records | None = None
+    period: Period | None = None
+    sequence: Symbols | None = None
+
+
 def measure_corpus(
     corpus: Any,
     data: Symbols,
@@ -846,48 +954,65 @@ def measure_corpus(
     """
     if estimator is None and unit == "byte" and data.dtype == np.uint8:
         estimator = "jackknife"
+    counting = Counting(estimator, blocks, threads)
     lags = _measured_lags(stated, max_lag)
-    options: Any = {"estimator": estimator, "blocks": blocks, "threads": threads}
     check_data(data, int(lags[-1]), blocks, wide=True)
-    # A law that is known has no layout and no period, and only bytes have lines.
-    lines = None
-    if exact is None and unit == "byte":
-        lines = _lines(data, lags, options)
-    period = None
-    if exact is None and lines is None:
-        period = find_period(common_symbols(data), lags)
+    layout = Layout()
     copies = None
-    if exact is None:
-        _check_copied(data, period, unit)
+    if exact is None:  # a law that is known has no layout and no copies
+        layout = _layout(data, lags, unit, counting)
+        _check_copied(data, layout.period, unit)
         copies = copies_within(data)
-    layout = lines.layout if lines else None
-    if period is not None:
-        layout = shuffled_phases(data, period.length)
-    curves = symbol_curves(data, lags, progress=progress, beside=layout, **options)
-    if period is not None:
-        curves = _beyond(period, curves, data, lags, options)
-    information = replace(curves[0], unit=unit)
-    correlation = replace(curves[1], unit=unit)
-    records = lines.records if lines else None
-    verdict = _verdict(information, correlation, records)
-    first = clear_from(information)
-    stated = _begun_at(first, stated)
-    ranges = [stated, *(_begun_at(first, limits) for limits in OTHER_RANGES)]
-    rows = _laws(information, correlation, ranges, verdict, max_lag, exact)
+    curves = _beyond_layout(data, lags, layout, counting, progress)
+    information, correlation = (replace(curve, unit=unit) for curve in curves)
+    verdict = _verdict(information, correlation, layout.records)
+    law, rows = _laws(information, correlation, stated, verdict, max_lag, exact)
     return Measurement(
         corpus=corpus,
         estimator=information.estimator,
         information=information,
         correlation=correlation,
-        law=next((law for label, law, _ in rows if label == _label(stated)), None),
-        rows=tuple(rows),
+        law=law,
+        rows=rows,
         verdict=verdict,
         exact=None if exact is None else tuple(np.asarray(exact(lags)).tolist()),
-        period=period,
+        period=layout.period,
         tokens=tokens,
-        records=records,
+        records=layout.records,
         copies=copies,
     )
+
+
+def _layout(data: Symbols, lags: NDArray[np.int64], unit: Unit, counting: Counting) -> Layout:
+    """The lines of nearly the same length of a text of bytes; where it has none, its period."""
+    lines = _lines(data, lags, counting) if unit == "byte" else None  # only bytes have lines
+    if lines is not None:
+        return lines
+    period = find_period(common_symbols(data), lags)
+    if period is None:
+        return Layout()
+    return Layout(period=period, sequence=shuffled_phases(data, period.length))
+
+
+def _lines(data: Symbols, lags: NDArray[np.int64], counting: Counting) -> Layout | None:
+    """The lines of a text that are of nearly the same length; None where they explain little."""
+    if data.dtype != np.uint8 or counting.estimator == "repeats":
+        return None
+    starts = line_starts(data)
+    if starts is None:
+        return None
+    shuffled = shuffled_records(data, starts)
+    lengths = np.diff(starts)
+    mean = float(lengths.mean())
+    nearest = lags[[int(np.argmin(np.abs(lags - mean)))]]
+    alone, _ = counting.curves(shuffled, nearest)
+    whole, _ = counting.curves(data, nearest)
+    explained = alone.values[0]
+    if explained < max(SHARE * whole.values[0], alone.floor[0]):
+        return None
+    low, high = np.quantile(lengths, (0.05, 0.95))
+    records = Records(mean, int(low), int(high), float(explained))
+    return Layout(records=records, sequence=shuffled)
 
 
 def _check_copied(data: Symbols, period: Period | None, unit: Unit) -> None:
@@ -905,18 +1030,21 @@ def _check_copied(data: Symbols, period: Period | None, unit: Unit) -> None:
     )
 
 
-def _beyond(
-    period: Period,
-    curves: tuple[DecayCurve, DecayCurve],
+def _beyond_layout(
     data: Symbols,
     lags: NDArray[np.int64],
-    options: dict[str, Any],
+    layout: Layout,
+    counting: Counting,
+    progress: Callable[[float], Any] | None,
 ) -> tuple[DecayCurve, DecayCurve]:
-    """Curves of information and correlation without what a period tells."""
-    information, correlation = curves
-    if information.estimator == "repeats":
-        return curves
-    whole, _ = symbol_curves(data, lags, **options)
+    """Curves of information and correlation without what the layout of `data` (n,) tells."""
+    information, correlation = counting.curves(
+        data, lags, beside=layout.sequence, progress=progress
+    )
+    period = layout.period
+    if period is None or information.estimator == "repeats":
+        return information, correlation
+    whole, _ = counting.curves(data, lags)
     return beyond_period(whole, period), at_whole_symbols(correlation, period)
 
 
@@ -939,61 +1067,43 @@ def _begun_at(first: int, limits: Range) -> Range:
 def _laws(
     information: DecayCurve,
     correlation: DecayCurve,
-    ranges: Sequence[Range],
+    stated: Range,
     verdict: Verdict,
     max_lag: int,
     exact: Callable[[Any], Any] | None,
-) -> list[LabelledLaw]:
-    """The laws on each range up to `max_lag`, on the lags that stand out, and of the correlation.
+) -> tuple[PowerLaw | None, tuple[LabelledLaw, ...]]:
+    """The law on the `stated` range, and those of all ranges.
 
-    Ranges with too few positive values are left out.
+    These are the stated and OTHER_RANGES up to `max_lag`, the lags that stand out, and those of the
+    correlation. Ranges with too few positive values are left out; None for the stated one then.
     """
-    measured = [limits for limits in ranges if limits[0] < limits[1] <= max_lag]
-    wanted = {_label(limits): (information, limits) for limits in measured}
+    first = clear_from(information)
+    begun = [_begun_at(first, limits) for limits in (stated, *OTHER_RANGES)]
+    ranges = [limits for limits in dict.fromkeys(begun) if limits[0] < limits[1] <= max_lag]
+    laws = {limits: _law_or_none(information, limits) for limits in ranges}
+    found = [(_label(limits), law) for limits, law in laws.items()]
     if verdict.last_lag > verdict.first_lag:
         above = (verdict.first_lag, verdict.last_lag)
-        wanted[f"{_label(above)}, what stands out"] = (information, above)
-    near = _begun_at(clear_from(information), CORRELATED)
-    if near in measured:
-        wanted[f"correlation, {_label(near)}"] = (correlation, near)
-    rows = []
-    for label, (curve, limits) in wanted.items():
-        try:
-            law = fit_power_law(curve, limits)
-        except ValueError:  # too few positive values: this range shows nothing
-            continue
-        slope = None
-        if exact is not None and curve is information:
-            slope = _exact_slope(exact, law, curve.lags, limits)
-        rows.append((label, law, slope))
-    return rows
+        law = _law_or_none(information, above)
+        found.append((f"{_label(above)}, what stands out", law))
+    rows: list[LabelledLaw] = []
+    for label, law in found:
+        if law is not None:
+            rows.append((label, law, _exact_slope(exact, law, information.lags)))
+    near = _begun_at(first, CORRELATED)
+    if near in ranges:
+        law = _law_or_none(correlation, near)
+        if law is not None:
+            rows.append((f"correlation, {_label(near)}", law, None))
+    return laws.get(begun[0]), tuple(rows)
 
 
-class Lines(NamedTuple):
-    """Lines of nearly the same length, and a sequence (n,) that has their layout alone."""
-
-    records: Records
-    layout: Symbols
-
-
-def _lines(data: Symbols, lags: NDArray[np.int64], options: dict[str, Any]) -> Lines | None:
-    """The lines of a text that are of nearly the same length; None where they explain little."""
-    if data.dtype != np.uint8 or options["estimator"] == "repeats":
+def _law_or_none(curve: DecayCurve, limits: Range) -> PowerLaw | None:
+    """`fit_power_law`; None for too few positive values, where a range shows nothing."""
+    try:
+        return fit_power_law(curve, limits)
+    except ValueError:
         return None
-    starts = line_starts(data)
-    if starts is None:
-        return None
-    layout = shuffled_records(data, starts)
-    lengths = np.diff(starts)
-    mean = float(lengths.mean())
-    nearest = lags[[int(np.argmin(np.abs(lags - mean)))]]
-    alone, _ = symbol_curves(layout, nearest, **options)
-    whole, _ = symbol_curves(data, nearest, **options)
-    explained = alone.values[0]
-    if explained < max(SHARE * whole.values[0], alone.floor[0]):
-        return None
-    low, high = np.quantile(lengths, (0.05, 0.95))
-    return Lines(Records(mean, int(low), int(high), float(explained)), layout)
 
 
 def _measured_lags(stated: Range, max_lag: int) -> NDArray[np.int64]:
@@ -1008,11 +1118,16 @@ def _measured_lags(stated: Range, max_lag: int) -> NDArray[np.int64]:
 
 
 def _exact_slope(
-    exact: Callable[[Any], Any], law: PowerLaw, lags: Sequence[int], limits: Range
+    exact: Callable[[Any], Any] | None, law: PowerLaw, lags: Sequence[int]
 ) -> float | None:
-    """The exponent of the true information on the lags that `law` was fitted to."""
-    first, last = limits
-    used = [lag for lag in lags if first <= lag <= last and lag not in law.dropped]
+    """The exponent of the true information on the lags that `law` was fitted to.
+
+    None where the truth is not known, and where it has no exponent.
+    """
+    if exact is None:
+        return None
+    inside = [lag for lag in lags if law.first_lag <= lag <= law.last_lag]
+    used = [lag for lag in inside if lag not in law.dropped]
     slope = log_log_slope(used, exact(np.array(used)))
     return slope if np.isfinite(slope) else None
 
@@ -1041,7 +1156,7 @@ def at_whole_symbols(curve: DecayCurve, period: Period) -> DecayCurve:
     At other lags a part of one symbol is compared with another part of another symbol.
     """
     chosen = [at for at, lag in enumerate(curve.lags) if lag % period.length == 0]
-    if period.length > UNITS or len(chosen) < FEWEST_LAGS:
+    if period.length > UNITS or len(chosen) < FEWEST_VALUES:
         return curve
     return replace(
         curve,

@@ -18,15 +18,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammainccinv, gammaincinv
 
 from plkernel.analysis.information.counts import LINE_BREAK, Bytes
+from plkernel.analysis.information.estimate import mutual_information
 
-LONGEST = 2048
+LONGEST_PERIOD = 2048
 """The longest period that is looked for."""
 STRETCHES = ((1 << 16, 8), (1 << 13, 32))
 """Lengths of the stretches in which a period must keep its phase, and how many are looked at.
 
 Long ones show a weak period, short ones a period whose phase changes with every record.
 """
-SYMBOLS = 64
+COMMON = 64
 """The most frequent symbols, whose spectra are looked at."""
 BACKGROUND = 64
 """Half the number of neighbouring frequencies that a spectral line is compared with."""
@@ -42,7 +43,7 @@ SPLIT = 1e-3
 """The least information, in nats at lag P, that makes a period worth naming."""
 BESIDE = (-7, -5, -3, -2, -1, 1, 2, 3, 5, 7)
 """Offsets of the lengths beside P that it is compared with."""
-CLEAR = 5.0
+TIMES_BESIDE = 5.0
 """Least ratio of the information at P over that at those."""
 UNITS = 8
 """Periods up to this one may be those of one symbol: of such only multiples are measured."""
@@ -138,7 +139,7 @@ def _stands_out(stretches: list[Bytes], length: int) -> bool:
     found, *beside = (
         _shared_information(stretches, one, np.array([one]))[0] for one in (length, *others)
     )
-    return bool(found >= max(SPLIT, CLEAR * max(beside)))
+    return bool(found >= max(SPLIT, TIMES_BESIDE * max(beside)))
 
 
 def _stretches(data: Bytes, size: int, most: int) -> list[Bytes]:
@@ -164,13 +165,13 @@ def _line_powers(stretches: list[Bytes]) -> NDArray[np.float64]:
     shape = len(stretches)
     least = gammainccinv(shape, CHANCE) / gammaincinv(shape, 0.5)
     lines = np.zeros(size // 2 + 1)
-    common = np.argsort(np.bincount(pieces.ravel(), minlength=256))[::-1][:SYMBOLS]
+    common = np.argsort(np.bincount(pieces.ravel(), minlength=256))[::-1][:COMMON]
     for symbol in common:
         stands = (pieces == symbol) - np.mean(pieces == symbol, axis=1, keepdims=True)
         power = np.mean(np.abs(np.fft.rfft(window * stands)) ** 2, axis=0)
         median = _background(power)
         lines += np.where(power > least * median, power, 0.0)
-    lines[: size // LONGEST] = 0.0  # slower than any period that is looked for
+    lines[: size // LONGEST_PERIOD] = 0.0  # slower than any period that is looked for
     return lines
 
 
@@ -195,7 +196,7 @@ def _fundamental(lines: NDArray[np.float64]) -> int | None:
     if not at.size:
         return None
     size = 2 * (lines.size - 1)
-    periods = np.arange(2, min(LONGEST, size // 32) + 1)
+    periods = np.arange(2, min(LONGEST_PERIOD, size // 32) + 1)
     shares = np.zeros(periods.size)
     for place, length in enumerate(periods):
         harmonic = at * length / size
@@ -225,7 +226,7 @@ def _shared_information(
         for row, lag in enumerate(lags):
             tables[row] += first.T @ np.roll(second, -int(lag), axis=0)
             tables[row] += second.T @ np.roll(first, -int(lag), axis=0)
-    return np.asarray(_information_of_shares(tables / tables.sum(axis=(1, 2), keepdims=True)))
+    return mutual_information(tables)
 
 
 def _compositions(piece: Bytes, length: int, symbols: NDArray[Any]) -> NDArray[np.float64]:
@@ -233,18 +234,6 @@ def _compositions(piece: Bytes, length: int, symbols: NDArray[Any]) -> NDArray[n
     phases = np.arange(piece.size) % length
     counts = np.bincount(phases * 256 + piece, minlength=length * 256).reshape(length, 256)
     return counts[:, symbols] / (piece.size // length)
-
-
-def _information_of_shares(tables: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mutual information of joint shares (L, S, S)."""
-    rows = tables.sum(axis=2)
-    columns = tables.sum(axis=1)
-
-    def entropy(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-        logs = np.log(shares, out=np.zeros_like(shares), where=shares > 0)
-        return -(shares * logs).reshape(len(shares), -1).sum(axis=1)
-
-    return np.asarray(entropy(rows) + entropy(columns) - entropy(tables))
 
 
 def _share_of_zero(stretches: list[Bytes], length: int) -> float:

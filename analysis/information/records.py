@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from plkernel.analysis.information.counts import LINE_BREAK, Bytes, Symbols
 
-FEWEST = 200
+FEWEST_LINES = 200
 """Lines from which on their lengths say something."""
 SPREAD = 0.25
 """The largest standard deviation of their lengths, as a share of the mean."""
@@ -26,9 +26,10 @@ ALIKE = 8
 """Lines of one length below which their symbols are drawn from lines of any length."""
 SHARE = 0.1
 """The least share of the information at the mean length that makes records worth naming."""
-STRETCH = 1 << 14
-"""Symbols within which a period keeps its phase; a longer period has ROWS of it."""
-ROWS = 64
+IN_PHASE = 1 << 14
+"""Symbols within which a period keeps its phase."""
+PERIODS = 64
+"""Periods within which a longer one keeps it."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Records:
 def line_starts(data: Bytes) -> NDArray[np.int64] | None:
     """The starts of lines, (R,), if they are many and nearly, but not all, of one length."""
     breaks = np.flatnonzero(data == LINE_BREAK)
-    if breaks.size < FEWEST:
+    if breaks.size < FEWEST_LINES:
         return None
     lengths = np.diff(breaks)
     most = np.bincount(lengths).max()
@@ -106,7 +107,7 @@ def shuffled_phases(data: Symbols, length: int) -> Symbols:
     """`data` (n,) with symbols of the same phase exchanged, within stretches."""
     rng = np.random.default_rng(0)
     drawn = np.array(data)
-    size = max(STRETCH, ROWS * length) // length * length
+    size = max(IN_PHASE, PERIODS * length) // length * length
     for start in range(0, data.size, size):
         piece = drawn[start : start + size]
         rows: Any = piece[: piece.size // length * length].reshape(-1, length)

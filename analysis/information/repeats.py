@@ -32,12 +32,12 @@ from plkernel.analysis.information.counts import (
     Symbols,
     block_edges,
     check_data,
+    check_different,
     check_lags,
     count_repeats,
 )
 from plkernel.analysis.information.estimate import (
     BLOCKS,
-    FEWEST_BLOCKS,
     DecayCurve,
     Floats,
     each_left_out,
@@ -48,11 +48,11 @@ from plkernel.analysis.information.estimate import (
 )
 from plkernel.analysis.intervals import critical_value
 
-CLEAR = 0.999
+BELOW_FLOOR = 0.999
 """Of what noise gives, the share that lies below the floor."""
 APART = 2
 """Blocks that are so far apart share no memory."""
-FEW = 100
+FEW_PAIRS = 100
 """Equal pairs up to which a Poisson number has other limits than a normal one."""
 COVERED = 0.95
 """Of intervals by those limits."""
@@ -87,8 +87,6 @@ def repeat_curves(
     occurs twice.
     """
     lags = log_lags() if lags is None else check_lags(lags)
-    if blocks < FEWEST_BLOCKS:
-        raise ValueError(f"blocks must be at least {FEWEST_BLOCKS}, got {blocks}")
     check_data(data, int(lags[-1]), blocks, wide=True)
     data = np.asarray(data)
     edges = block_edges(data.size, int(lags[-1]), blocks)
@@ -110,7 +108,7 @@ def repeat_curves(
     poissonian = _exceeded_by_chance(at_random, pairs[:, 0])
     if beside is not None:
         poissonian = np.sqrt(2) * poissonian
-    noise = np.maximum(poissonian / (1 - at_random), half_width(agreement[:, 1:], CLEAR))
+    noise = np.maximum(poissonian / (1 - at_random), half_width(agreement[:, 1:], BELOW_FLOOR))
     by_chance = at_random + (1 - at_random) * np.minimum(noise, 1.0)
     floor = agreement_information(by_chance, at_random)
     least, least_information = least_errors(repeated.sum(axis=1), pairs[:, 0], at_random, blocks)
@@ -134,11 +132,7 @@ def repeat_curves(
 
 def _checked_chance(parts: csr_array, symbols: int, size: int) -> Floats:
     """`left_out_chance` of blocks that hold `size` symbols; ValueError where it is 0 or 1."""
-    if symbols < 2:
-        raise ValueError(
-            "data must hold two different symbols, got one symbol only; it has no"
-            " information to share between lags"
-        )
+    check_different(symbols)
     chance = left_out_chance(parts)
     if not chance.min() > 0:
         raise ValueError(
@@ -156,13 +150,15 @@ def _checked_chance(parts: csr_array, symbols: int, size: int) -> Floats:
 def _exceeded_by_chance(chance: Floats, pairs: NDArray[np.int64]) -> Floats:
     """The excess over `chance` (L,) that the share of equal pairs has once in a thousand lags."""
     expected = chance * pairs
-    return np.asarray(pdtrik(0.5 + CLEAR / 2, expected) / pairs - chance)
+    return np.asarray(pdtrik(0.5 + BELOW_FLOOR / 2, expected) / pairs - chance)
 
 
 def least_errors(
     equal: NDArray[np.int64], pairs: NDArray[np.int64], chance: Floats, blocks: int
 ) -> tuple[Floats, Floats]:
-    """The least errors (L,) of r and of I_r where `equal` (L,) of the `pairs` are FEW: else 0.
+    """The least errors (L,) of r and of I_r where `equal` (L,) of the `pairs` are few: else 0.
+
+    Few are up to FEW_PAIRS.
 
     With these errors the interval of a jackknife reaches the exact limits of a Poisson number
     (Garwood, Biometrika 28:437, 1936). A jackknife of few equal pairs alone is too narrow, and of
@@ -171,7 +167,7 @@ def least_errors(
     low = np.where(equal > 0, gammaincinv(np.maximum(equal, 1), (1 - COVERED) / 2), 0.0)
     high = gammaincinv(equal + 1, (1 + COVERED) / 2)
     width = critical_value(blocks, COVERED)
-    is_few = equal <= FEW
+    is_few = equal <= FEW_PAIRS
     away = np.maximum(high - equal, equal - low) / pairs
     values = [agreement_information(one / pairs, chance) for one in (low, equal, high)]
     information = np.maximum(np.abs(values[0] - values[1]), np.abs(values[2] - values[1]))

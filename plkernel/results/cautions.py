@@ -65,12 +65,11 @@ def idle(comparison: Comparison) -> list[str]:
 
 def at_the_edge(comparison: Comparison) -> list[str]:
     """Arms whose learning rate is an end of the grid that was searched."""
-    edge = {}
+    names = []
     for name, choice in comparison.tuning.items():
         if choice.at_edge:
-            edge[name] = f"{choice.rate:g}"
-    rates = listed(dict.fromkeys(edge.values()))
-    return _sentence_on(list(edge), f"learning rate {rates} is the first or last tried")
+            names.append(f"{name} at {choice.rate:g}")
+    return _sentence_on(names, "the learning rate is the first or last tried")
 
 
 def undecided_rate(comparison: Comparison) -> list[str]:

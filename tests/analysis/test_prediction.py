@@ -3,7 +3,9 @@ shapes of verdicts.
 """
 
 import math
+from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -164,6 +166,54 @@ def test_a_verdict_becomes_the_shape_it_names() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"beta_1": -0.2, "beta_2": 1.5, "break": 30.0}, "must fall, got beta 1 -0.2"),
+        ({"beta_1": -0.2, "beta_2": 1.5, "break": 300.0}, "must fall, got beta 1 -0.2"),
+        ({"beta_1": 0.5, "beta_2": -0.1, "break": 30.0}, "must fall, got beta 2 -0.1"),
+    ],
+)
+def test_a_broken_law_that_rises_is_told_as_measured(given: dict[str, float], message: str) -> None:
+    """Nobody gave a beta: the curve is at fault, and no parameter."""
+    model = ModelFit("broken power law", {"amplitude": 0.3, **given}, 1.0, 5, 5.0, 0.0, 0.5, 0.5)
+    verdict = Verdict("broken power law", "as it is", 1, 100, (model,))
+    with pytest.raises(ValueError, match=f"curve of information: its broken power law {message}"):
+        verdict_target(verdict, curve(), 300)
+
+
+def test_an_exponent_that_does_not_fall_is_told_as_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The stated range may rise where the lags that stand out fall."""
+    fitted = replace(fit_power_law(curve(), (1, 100)), beta=-0.1, low=-0.3, high=0.1)
+    verdict = Verdict("too short", "only lags 1 to 7 stand out", 1, 7, ())
+    found = SimpleNamespace(law=fitted, verdict=verdict, information=curve(), estimator="jackknife")
+    monkeypatch.setattr(prediction, "measure_corpus", lambda *_, **__: found)
+
+    def of(target: str) -> prediction.Kernel:
+        data = np.zeros(9, np.uint8)
+        return prediction.information(Named("x", "made"), data, target, "coherent", "state", 64)
+
+    with pytest.raises(ValueError, match=r"corpus 'x': its information must fall .* beta -0\.1"):
+        of("information")
+    assert of("curve").target.lags == (1, 2, 4, 8, 16)
+
+
+@pytest.mark.parametrize(
+    ("data", "ends"),
+    [
+        (np.arange(500) % 7, "give its exponent as --beta"),
+        (np.zeros(5_000), "got one symbol only, which tells nothing of any other"),
+    ],
+)
+def test_fewer_lags_are_advised_where_they_would_help(data: np.ndarray, ends: str) -> None:
+    with pytest.raises(ValueError, match=f"corpus 'x': .*{ends}$"):
+        prediction.information(
+            Named("x", "made"), data.astype(np.uint8), "information", "coherent", "state", 64
+        )
+
+
+@pytest.mark.parametrize(
     ("call", "message"),
     [
         (
@@ -172,7 +222,7 @@ def test_a_verdict_becomes_the_shape_it_names() -> None:
         ),
         (
             lambda: repeat_correlations(np.full(1000, 7, np.uint8), 10),
-            "two different symbols or more, got 7 only",
+            "two different symbols or more, got one symbol only",
         ),
         (
             lambda: yule_walker([1.0, 1.0, 1.0]),

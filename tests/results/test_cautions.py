@@ -346,7 +346,11 @@ def test_a_rate_at_the_edge_of_the_search_is_told(tuned: Callable[..., Compariso
     assert cautions.at_the_edge(tuned({BASELINE: inside, OTHER: inside}, 0.0)) == []
     above = {0.1: 2.4, 0.2: 2.2, 0.4: 2.0}
     assert cautions.at_the_edge(tuned({BASELINE: above, OTHER: inside}, 0.0)) == [
-        f"{BASELINE}: learning rate 0.4 is the first or last tried."
+        f"{BASELINE} at 0.4: the learning rate is the first or last tried."
+    ]
+    below = {0.1: 2.0, 0.2: 2.2, 0.4: 2.4}
+    assert cautions.at_the_edge(tuned({BASELINE: above, OTHER: below}, 0.0)) == [
+        f"{BASELINE} at 0.4 and {OTHER} at 0.1: the learning rate is the first or last tried."
     ]
 
 

@@ -193,7 +193,9 @@ def test_rates_at_the_edge_n_grams_of_other_windows_and_idle_options(tmp_path: P
         tmp_path / "references.json",
         {"references": [REFERENCE, {**REFERENCE, "corpus": {**CORPUS, "sha256": "0"}}]},
     )
-    edge = "log-spaced and concentrated: learning rate 0.1 is the first or last tried."
+    edge = (
+        "log-spaced at 0.1 and concentrated at 0.1: the learning rate is the first or last tried."
+    )
     _, first, second = warnings(of(folder))
     assert (first, second[:47]) == (edge, "concentrated: the search cannot tell the best l")
     assert of(folder).references == []

@@ -217,7 +217,11 @@ def test_an_unknown_estimator_is_refused(estimator) -> None:
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
 def test_symbols_are_unsigned_integers(dtype: type) -> None:
-    with pytest.raises(ValueError, match=f"data must be a vector .* got {dtype.__name__}"):
+    """The message names what is taken of any alphabet, and not bytes alone."""
+    message = (
+        f"must be a vector of unsigned integers, got {dtype.__name__} .*; counts.numbered makes"
+    )
+    with pytest.raises(ValueError, match=message):
         symbol_curves(chain(300, 5_000, 0.5).astype(dtype), [1])
 
 

@@ -139,7 +139,7 @@ def test_the_curve_depends_neither_on_threads_nor_on_passes(known, monkeypatch):
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
-        (np.zeros(5000, np.uint8), {}, "one symbol only; it has no"),
+        (np.zeros(5000, np.uint8), {}, "two different symbols or more, got one symbol only"),
         (np.arange(200, dtype=np.uint8), {"lags": [1, 180]}, "at least 220 symbols"),
         (np.arange(200, dtype=np.uint8), {"lags": [3, 2]}, r"got \[3, 2\]"),
         (
@@ -159,7 +159,7 @@ def test_the_curve_depends_neither_on_threads_nor_on_passes(known, monkeypatch):
         (
             np.arange(200, dtype=np.uint8),
             {"blocks": 3},
-            "at least 4 for a jackknife of either half, got 3",
+            "blocks must be at least 4 for a jackknife, got 3",
         ),
     ],
 )

@@ -14,13 +14,16 @@ from plkernel.analysis.information.estimate import (
     log_lags,
 )
 from plkernel.analysis.information.laws import (
+    ModelFit,
     Named,
+    Verdict,
     compare_models,
     fit_power_law,
     judge,
     local_slopes,
     log_log_slope,
     measure_corpus,
+    with_correlation,
 )
 from plkernel.analysis.sequences import MarkovChain, PottsCorpus
 
@@ -251,6 +254,21 @@ def test_a_renewal_process_decays_exponentially(mean, symbols, seed):
     assert found.verdict.kind == "exponential"
     told = float(found.verdict.sentence.split("tau ")[1].split(";")[0])
     assert told == pytest.approx(-1 / np.log(1 - 1 / mean), rel=0.1)
+
+
+def test_the_shape_that_was_judged_is_the_one_that_is_told_to_look_stretched():
+    """A broken law may lead by less than noise, and is not what the information was found to be."""
+
+    def fitted(name, lead, **parameters):
+        return ModelFit(name, {"amplitude": 1.0, **parameters}, 5.0, 5, lead, lead, 0.5, 0.5)
+
+    broken = fitted("broken power law", 0.0, beta_1=0.5, beta_2=2.0, **{"break": 20.0})
+    stretched = fitted("stretched exponential", 1.0, tau=15.0, gamma=0.9)
+    verdict = Verdict("stretched exponential", "as it is", 1, 100, (broken, stretched))
+    correlation = curve(SHAPES["exponential"][0], noise=0.02)
+    found = with_correlation(verdict, correlation)
+    assert found.kind == "exponential"
+    assert found.sentence.endswith("looks stretched: stretched exponential (tau 15, gamma 0.9)")
 
 
 def test_the_simpler_of_two_shapes_that_noise_cannot_tell_apart_is_named():

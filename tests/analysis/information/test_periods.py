@@ -153,12 +153,6 @@ def test_compositions_are_shares_of_symbols_at_each_phase():
     np.testing.assert_allclose(found, [[2 / 3, 1 / 3], [1 / 3, 2 / 3]])
 
 
-def test_information_of_shares_is_its_formula():
-    shares = np.array([[0.5, 0.0], [0.0, 0.5]]), np.array([[0.25, 0.25], [0.25, 0.25]])
-    found = periods._information_of_shares(np.stack(shares))
-    np.testing.assert_allclose(found, [np.log(2), 0.0], atol=1e-15)
-
-
 def test_stretches_are_of_one_length_and_reach_from_the_first_byte_to_the_last():
     data = np.arange(20_000).astype(np.uint8)
     size = 1 << 12

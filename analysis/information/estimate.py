@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlogy
 
-from plkernel.analysis.information.counts import FEWEST_BLOCKS as FEWEST_BLOCKS
 from plkernel.analysis.information.counts import (
     SYMBOLS,
     Bytes,

@@ -26,9 +26,9 @@ from tqdm import tqdm
 from plkernel.analysis.figures.decay import comparison_figure, decay_figure
 from plkernel.analysis.figures.style import rendered
 from plkernel.analysis.information import laws
+from plkernel.analysis.information.counts import FEWEST_BLOCKS
 from plkernel.analysis.information.estimate import (
     ESTIMATORS,
-    FEWEST_BLOCKS,
     DecayCurve,
     decay_curves,
     log_lags,

@@ -23,6 +23,7 @@ CURVES = (
     "rates",
     "rates-longer",
     "rates-parts",
+    "rates-lengths",
     "rates-wide",
     "rates-lru",
     "rates-lru-longer",
@@ -43,9 +44,10 @@ OTHER_MODELS = (
     "rates-mamba2",
 )
 """Those with other models, which have no gain and are not in the table."""
-STARTS = {"short-matched": "short", "concentrated": "concentrated"}
+STARTS = {"short-matched": "short", "8": "short", "concentrated": "concentrated"}
 """Arms that most of them have: half-lives of 1 to 8 bytes at the output scale of log-spaced ones,
-and those of the published study with its weights. A longer warm-up is named by an ending.
+in `rates-lengths` called 8, and those of the published study with its weights. A longer warm-up is
+named by an ending.
 """
 GAINS = {"ema": "EMA", "lru": "LRU", "none": "none"}
 
@@ -204,7 +206,11 @@ def figure() -> Figure:
                 _draw_difference(differences, height, one)
         ends.set_yticks(range(len(settings)), [_label(rows[0]) for rows in settings])
         ends.set(ylim=(len(settings) - 0.5, -0.5), xlabel="bits per byte at the best rate")
-        differences.set(xlim=DIFFERENCES, xlabel="minus log-spaced, bits per byte")
+        differences.set(
+            xlim=DIFFERENCES,
+            xticks=(-0.12, -0.08, -0.04, 0.0),
+            xlabel="minus log-spaced, bits per byte",
+        )
         for axes in (ends, differences):
             axes.tick_params(axis="y", length=0)
             axes.spines["left"].set_visible(False)

@@ -504,6 +504,7 @@ AVERAGED = (
     "rates-finch",
     "rates-mamba2",
     "rates-goose",
+    "rates-lengths",
     "rates-goose-longer",
     "rates-finch-longer",
     "rates-longer",

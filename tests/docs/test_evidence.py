@@ -28,6 +28,7 @@ from plkernel.results.comparison import compare
 from plkernel.results.convergence import Starts, convergence, learnt_kernels_figure
 from plkernel.results.page import Table, sections
 from plkernel.results.rate_curves import curve_results, rate_curve
+from plkernel.results.statistics import paired_difference
 
 RECORDS = Path(sentences.__file__).parent
 ROOT = RECORDS.parents[1]
@@ -829,7 +830,7 @@ def test_leads_at_best_rates_that_are_larger_on_test_text_are_counted() -> None:
     for study in minima.CURVES:
         spec = sentences.record(f"{study}/spec.json")
         names = {arm.rpartition("_")[0] for arm in spec["arms"]}
-        for name in names & {"short-matched", "concentrated"}:
+        for name in names & {"short-matched", "8", "concentrated"}:
             leads[study, name] = [
                 sentences.minimum_lead(study, name, text) for text in ("val", "test")
             ]
@@ -898,6 +899,26 @@ def test_the_placement_leads_and_the_weights_do_not() -> None:
     assert len(rows) == 144
     by_minimum = sentences.minimum_difference("rates-parts", "placement", "val").per_seed
     assert set(by_minimum) == {row["seed"] for row in rows}
+
+
+def test_half_lives_up_to_32_bytes_lead_and_none_of_them_is_told_from_8() -> None:
+    study = "rates-lengths"
+    assert verdicts(study) == ["confirmed", "confirmed", "undecided", "confirmed", "confirmed"]
+    for arm in ("2", "4", "8", "32"):
+        assert sentences.minimum_p(study, arm, "val") < 0.05
+        assert sentences.minimum_change(study, arm, "test").high < 0
+    for text in ("val", "test"):
+        longer = sentences.minimum_change(study, "128", text)
+        assert longer.low < 0 < longer.high
+        eight = sentences.minimum_difference(study, "8", text).per_seed
+        for arm in ("2", "4", "32"):
+            other = sentences.minimum_difference(study, arm, text).per_seed
+            found = paired_difference(other, eight)
+            assert found.low < 0 < found.high
+    for start in (2, 32):
+        ends = [sentences.longest(study, f"{start}_0.016", block) for block in ("1", "2")]
+        assert start < min(ends) <= max(ends) < 128
+    assert len(finished_rows(study)) == 192
 
 
 def test_with_256_channels_both_starts_lead_and_short_ones_by_more() -> None:

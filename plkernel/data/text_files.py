@@ -27,6 +27,8 @@ from plkernel.common.cli import nearest, shortened
 
 CHUNK = 1 << 23
 """Bytes of a file that are read at once."""
+SEARCHED = 4096
+"""Bytes at the start of a file in which zeros are looked for."""
 ARCHIVES = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
 """Suffixes of archives of several files, which are not read."""
 FORMATS = {".parquet": "parquet", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
@@ -203,10 +205,10 @@ def marked_encoding(start: bytes) -> str | None:
     return next((name for mark, name in MARKS.items() if start.startswith(mark)), None)
 
 
-def start_of(path: Path) -> bytes:
-    """The first bytes of a file, enough for every mark."""
+def start_of(path: Path, size: int = 8) -> bytes:
+    """The first bytes of a file; 8 are enough for every mark."""
     with path.open("rb") as handle:
-        return handle.read(8)
+        return handle.read(size)
 
 
 def caution(path: Path) -> str | None:
@@ -229,7 +231,17 @@ def caution(path: Path) -> str | None:
     written = SYNTAX.get(path.suffix.lower())
     if written:
         return f"{path.name} is read with its syntax: {written}"
+    if path.suffix.lower() == ".bin" and _has_many_zeros(start_of(path, SEARCHED)):
+        return (
+            f"{path.name} has many zero bytes, as token ids do, and is read byte by byte:"
+            " plkernel.measure reads token ids of a file *.npy"
+        )
     return None
+
+
+def _has_many_zeros(start: bytes) -> bool:
+    """True if more bytes are zero than by chance: 1 in 256 of bytes that are all as likely."""
+    return start.count(0) > len(start) / 50
 
 
 def plain_text(handle: BinaryIO) -> Iterator[bytes]:

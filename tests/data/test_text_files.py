@@ -439,6 +439,11 @@ def test_an_empty_file_does_not_stop_a_folder(tmp_path, name):
         ("a.docx", b"PK\x03\x04", r"a\.docx is compressed \(zip\).*as it is: unpack it to read"),
         ("a.xml", b"<a/>", r"a\.xml is read with its syntax: XML"),
         ("a.HTM", b"<p>", r"a\.HTM is read with its syntax: HTML"),
+        (
+            "ids.bin",
+            b"\x07\x01\x05\x00",
+            r"ids\.bin has many zero bytes.*token ids of a file \*\.npy",
+        ),
         ("wide.txt", "a".encode("utf-16"), r"wide\.txt has the byte order mark of utf-16"),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value else "",

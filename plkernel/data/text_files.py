@@ -231,17 +231,18 @@ def caution(path: Path) -> str | None:
     written = SYNTAX.get(path.suffix.lower())
     if written:
         return f"{path.name} is read with its syntax: {written}"
-    if path.suffix.lower() == ".bin" and _has_many_zeros(start_of(path, SEARCHED)):
+    if path.suffix.lower() == ".bin" and _holds_wide_numbers(start_of(path, SEARCHED)):
         return (
-            f"{path.name} has many zero bytes, as token ids do, and is read byte by byte:"
-            " plkernel.measure reads token ids of a file *.npy"
+            f"{path.name} looks like numbers of two bytes or more, such as token ids, and is read"
+            " byte by byte: plkernel.measure reads token ids of a file *.npy"
         )
     return None
 
 
-def _has_many_zeros(start: bytes) -> bool:
-    """True if more bytes are zero than by chance: 1 in 256 of bytes that are all as likely."""
-    return start.count(0) > len(start) / 50
+def _holds_wide_numbers(start: bytes) -> bool:
+    """True if zeros stand at some places of every four bytes, as the upper bytes of numbers do."""
+    zeros = [start[place::4].count(0) for place in range(4)]
+    return max(zeros) > len(start) / 4 / 10 and max(zeros) > 4 * min(zeros)
 
 
 def plain_text(handle: BinaryIO) -> Iterator[bytes]:

@@ -442,7 +442,7 @@ def test_an_empty_file_does_not_stop_a_folder(tmp_path, name):
         (
             "ids.bin",
             b"\x07\x01\x05\x00",
-            r"ids\.bin has many zero bytes.*token ids of a file \*\.npy",
+            r"ids\.bin looks like numbers of two bytes .*token ids of a file \*\.npy",
         ),
         ("wide.txt", "a".encode("utf-16"), r"wide\.txt has the byte order mark of utf-16"),
     ],

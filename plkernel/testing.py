@@ -504,6 +504,7 @@ def _check(
             raise AssertionError(f"{step}: {name} is {shape}, promised {values.shape}")
         finite = np.where(np.isfinite(found), found, values)
         right = np.broadcast_to(wanted.get(name, finite), found.shape)
+        _check_filled(step, name, found, right)
         _check_numbers(f"{step}: {name}", found, right, tolerance)
         if name not in wanted:
             drawn = np.concatenate([one[name].ravel() for one in samples])
@@ -513,6 +514,18 @@ def _check(
         found = np.concatenate([one for one, _ in pairs])
         drawn = np.concatenate([one for _, one in pairs])
         _check_distribution(f"{step}: {name}", found, drawn)
+
+
+def _check_filled(step: str, name: str, found: np.ndarray, right: np.ndarray) -> None:
+    """AssertionError for a decay of a materialised model that is NaN as `_materialised` left it."""
+    is_materialised = step.rpartition(", ")[2].removeprefix("from ") == "meta"
+    if is_materialised and found.size and np.isnan(found).all() and not np.isnan(right).all():
+        raise AssertionError(
+            f"{step}: {name} is nan in all of its {found.size:,} numbers, promised"
+            f" {right.flat[0]:g} ..: after to_empty nothing draws it; let reset_parameters of its"
+            " module do so (or init_weights, _init_weights of the model), give initialise=, or"
+            f" leave {step.partition(',')[0]!r} out of steps="
+        )
 
 
 def _check_numbers(subject: str, found: np.ndarray, right: np.ndarray, tolerance: float) -> None:

@@ -272,8 +272,15 @@ class TrainedRun(Result):
     def _shown(self) -> "Shown":
         """The decays in its checkpoint, as `inspect` reads those of other software."""
         from plkernel.decays.inspection import inspected
+        from plkernel.decays.own import UnknownDecays, with_lines
+        from plkernel.training.checkpoint import foreign_code
 
-        return inspected(str(self.path))
+        try:
+            return inspected(str(self.path))
+        except UnknownDecays as error:
+            if foreign_code(self.path) is None:  # plkernel's own has no decays to state
+                raise
+            raise with_lines(error, "plkernel.inspect(path, decays=decays)") from None
 
     @property
     def layers(self) -> "tuple[Layer, ...]":
@@ -330,7 +337,8 @@ def inspect(path: str | Path, *, decays: "Decays | None" = None) -> "Shown | Tra
     path    a folder as on the Hugging Face hub, a .safetensors, .pth or .gguf file, or
             hf:OWNER/NAME; a run of plkernel is opened as by `load_run`
     decays  how those of a layer of your own follow from its parameters, by pattern of their names:
-            {"*.decay": "sigmoid"}; as for `watch`
+            {"*.decay": "sigmoid"}; as for `watch`. With them a run whose model code of your own
+            builds is read as a checkpoint, and that code is not imported
 
     In the result, `layers` have rates = -ln a per token, `kernels` (L,T) the later weights of an
     input, `findings` what is wrong with them; a `TrainedRun` has the three too. Raises ValueError
@@ -352,9 +360,12 @@ def inspect(path: str | Path, *, decays: "Decays | None" = None) -> "Shown | Tra
     refuse_study(place, "path")
     statements(decays)
     if not is_other_software(place):
-        if decays is not None:
+        if decays is None:
+            return load_run(place)
+        from plkernel.training.checkpoint import foreign_code
+
+        if foreign_code(place) is None:
             raise ValueError(f"decays must be left out for a run of plkernel, which {path} is")
-        return load_run(place)
     try:
         return inspected(str(path), decays)
     except UnknownDecays as error:

@@ -17,6 +17,8 @@ MOST_FOREVER = 0.5
 """Share of half-lives above LONGEST from which on a layer that no training has reached is wrong."""
 LARGEST_SHIFT = 0.02
 """Relative change of a half-life by rounding; a larger one is a finding."""
+ONE_TOKEN = 1.0 - LARGEST_SHIFT
+"""Half-life in tokens from which on it is none below one token: one that rounding may have left."""
 HALF_PRECISION = ("bfloat16", "float16")
 COMPUTED = 1e-6
 """Relative difference that computing an initialisation in float32 leaves: 8 roundings of 2**-23."""
@@ -504,7 +506,7 @@ def _shared_by_neighbours(layer: Layer) -> Iterator[Finding]:
 def _out_of_range(layer: Layer, started: Collection[str], subject: str) -> Iterator[Finding]:
     """Half-lives below one token or above LONGEST, decays above 1, and NaN of finite numbers."""
     tokens = half_lives(layer.rates)
-    short = tokens < 1.0
+    short = tokens < ONE_TOKEN
     if short.any():
         words = f"half-lives of {_share(short)}, the shortest {np.nanmin(tokens):.3g}"
         yield Finding("below one token", subject, words, "notable")
@@ -533,7 +535,7 @@ def _are_level(layer: Layer) -> bool:
     Also where no tensor varies but one may well be equal, of which nothing else is said: the gaps
     of ordered decays are equal when they are evenly spaced, and when they have collapsed.
     """
-    if not _are_equal(layer.rates):
+    if not are_equal(layer.rates):
         return False
     stored_values = {role: stored.values for role, stored in layer.tensors.items()}
     is_unsaid = any(role in layer.family.equal for role in stored_values)
@@ -549,7 +551,7 @@ def _are_level(layer: Layer) -> bool:
     return any(_vary(rates) for rates in varied)  # not of HGRN's first layer, without bounds
 
 
-def _are_equal(rates: Floats) -> bool:
+def are_equal(rates: Floats) -> bool:
     """True if all of two or more half-lives are finite and equal, to NEARLY_EQUAL."""
     tokens = half_lives(rates)
     if tokens.size < 2 or not np.isfinite(tokens).all():

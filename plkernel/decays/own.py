@@ -55,6 +55,8 @@ NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 """A part of a name that is a number."""
 PARAMETRIZATIONS = "parametrizations"
 """A word in patterns that are meant for what a parametrization makes a parameter of."""
+GUESS = "sigmoid"
+"""The form that a suggestion has, which a name of a parameter does not tell."""
 MOST_SHOWN = 3
 """Patterns that a suggestion has, at most."""
 LEVELS = ("theta", "delta")
@@ -141,7 +143,7 @@ def _statement(pattern: Any, value: Any) -> Statement:
     form = table.pop(FORM, None)
     where = f"decays {pattern!r}"
     if isinstance(form, str):
-        _check_form(where, form, table)
+        _check_form(where, form, table, pattern)
     elif not callable(form):
         raise ValueError(
             f"{where} must be the name of a form, a function, or a table with {FORM!r}, got"
@@ -152,11 +154,13 @@ def _statement(pattern: Any, value: Any) -> Statement:
     return Statement(pattern, form, table)
 
 
-def _check_form(where: str, form: str, beside: Mapping[str, Any]) -> None:
+def _check_form(where: str, form: str, beside: Mapping[str, Any], pattern: str) -> None:
     """ValueError for an unknown form, and for what it does not take or lacks."""
     if form not in FORMS:
         raise ValueError(
-            f"{where} must be the name of a form, got {form!r}; {cli.nearest(form, FORMS)}"
+            f"{where} must be the name of a form, got {form!r}; {cli.nearest(form, FORMS)}; in"
+            f" Python, as in plkernel.inspect(path, decays={{{pattern!r}: f}}), a function f from x"
+            " to a is one too"
         )
     needs = FORMS[form].needs
     takes = FORMS[form].takes
@@ -250,7 +254,7 @@ def own_layers(
             if before is statement:
                 beside = _beside(statement, stars, known)
                 module = full.rpartition(".")[0]
-                family = _family(statement, list(beside))
+                family = _family(statement, full, list(beside))
                 layers.append((module, family, {MAIN: full, **beside}))
             elif not before.same_as(statement):
                 raise ValueError(
@@ -353,11 +357,11 @@ def _beside(statement: Statement, stars: Sequence[str], known: Mapping[str, str]
     return names
 
 
-def _family(statement: Statement, roles: Sequence[str]) -> Family:
+def _family(statement: Statement, name: str, roles: Sequence[str]) -> Family:
     """The family of a statement; functions may need all of a tensor, forms never do."""
     return Family(
         name=f"own layer {statement.pattern}",
-        rate=partial(_rates, statement),
+        rate=partial(_rates, statement, name),
         formula=statement.formula,
         source="as stated",
         tensors=dict.fromkeys((MAIN, *roles), ""),
@@ -370,14 +374,17 @@ def _family(statement: Statement, roles: Sequence[str]) -> Family:
     )
 
 
-def _rates(statement: Statement, given: Given) -> Floats:
-    """-ln a of the statement's form, or of the decays that its function gives."""
+def _rates(statement: Statement, name: str, given: Given) -> Floats:
+    """-ln a of the statement's form, or of the decays that its function gives.
+
+    name: of the parameter that the statement matches.
+    """
     x = given[MAIN]
     numbers = {role: one for role, one in statement.beside.items() if not isinstance(one, str)}
     arrays = {role: one for role, one in given.tensors.items() if role != MAIN}
     beside = {**arrays, **numbers}
     if not isinstance(statement.form, str):
-        return _called(statement, x, beside)
+        return _called(statement, name, x, beside)
     spread = {role: _spread(role, np.asarray(one), x) for role, one in beside.items()}
     return rate_of(statement.form, x, **spread)
 
@@ -425,8 +432,11 @@ def _are_in_order(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return prod(shape) == prod(other) and is_joined
 
 
-def _called(statement: Statement, x: Floats, beside: Mapping[str, Any]) -> Floats:
-    """-ln |a| of the decays that a function gives for tensors of torch in float64."""
+def _called(statement: Statement, name: str, x: Floats, beside: Mapping[str, Any]) -> Floats:
+    """-ln |a| of the decays that a function gives for tensors of torch in float64.
+
+    name: of the parameter x.
+    """
     import torch
 
     where = f"decays {statement.pattern!r}: the function"
@@ -447,6 +457,13 @@ def _called(statement: Statement, x: Floats, beside: Mapping[str, Any]) -> Float
         raise Misfit(
             f"{where} must return decays a as numbers, got {found.dtype} {tuple(found.shape)}"
         )
+    # One channel may have several numbers, as (1, 2) for real and imaginary parts; a mean has none.
+    is_of_one_channel = found.ndim > 0 and 1 in x.shape
+    if found.numel() == 1 < x.size and not is_of_one_channel:
+        raise Misfit(
+            f"{where} must return a decay for each channel, got shape {tuple(found.shape)} for"
+            f" {name} of shape {x.shape}"
+        )
     with np.errstate(divide="ignore", invalid="ignore"):
         rates: Floats = -np.log(found.abs().double().numpy())
     return rates
@@ -458,7 +475,7 @@ def suggestion(names: Iterable[str]) -> dict[str, str]:
     likely = [name for name in every if _is_likely(name)]
     others = [name for name in every if name.rpartition(".")[2] not in ("weight", "bias")]
     patterns = dict.fromkeys(NUMBER.sub("*", name) for name in likely or others or every)
-    return dict.fromkeys(list(patterns)[:MOST_SHOWN], "sigmoid")
+    return dict.fromkeys(list(patterns)[:MOST_SHOWN], GUESS)
 
 
 def _is_likely(name: str) -> bool:
@@ -502,7 +519,10 @@ def _told(
         return error
     hint, lines = write(found, calls)
     told = ValueError(f"{error}; {hint}")
-    forms = f"# with the form that the layer uses: {', '.join(FORMS)}"
+    forms = (
+        f"# {GUESS} is a guess, which reads a = {FORMS[GUESS].words}; write what the layer"
+        f" computes: a form of {', '.join(FORMS)}, or in Python a function from x to a"
+    )
     told.add_note("\n".join([*lines, forms]))
     return told
 
@@ -533,13 +553,20 @@ def _told_of_levels(error: UnknownDecays, calls: Sequence[str]) -> ValueError | 
 def _in_python(found: Mapping[str, str], calls: Sequence[str]) -> tuple[str, list[str]]:
     """A hint and lines of Python."""
     pairs = ", ".join(f'"{pattern}": "{form}"' for pattern, form in found.items())
-    hint = f"state those of a layer of your own, as {TABLE}={{{pairs}}}"
+    hint = (
+        f"state those of a layer of your own, as {TABLE}={{{pairs}}} if a = {FORMS[GUESS].words},"
+        " else with another form of plkernel.apply, or a function from x to a"
+    )
     return hint, [f"{TABLE} = {{{pairs}}}", *calls]
 
 
 def _in_toml(found: Mapping[str, str], calls: Sequence[str]) -> tuple[str, list[str]]:
     """A hint, lines of a TOML file, and the call with it."""
     rows = [f'"{pattern}" = "{form}"' for pattern, form in found.items()]
-    hint = f"state those of a layer of your own in a file, --{TABLE} FILE.toml, such as {rows[0]}"
+    hint = (
+        f"state those of a layer of your own in a file, --{TABLE} FILE.toml, such as {rows[0]} if"
+        f" a = {FORMS[GUESS].words}, else with another form of plkernel.apply; in Python also with"
+        " a function from x to a"
+    )
     options = [f"# {call} --{TABLE} FILE.toml" for call in calls]
     return hint, [f"[{TABLE}]", *rows, *options]

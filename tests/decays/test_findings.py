@@ -77,8 +77,9 @@ def out_of_range(*tokens: float, started: tuple[str, ...] = ()) -> list[Finding]
 def test_a_half_life_of_one_token_is_none_below() -> None:
     assert half_lives(np.array([LN2])) == 1.0
     assert not out_of_range(1.0, 2.0)
-    [one] = out_of_range(0.999, 0.5, 2.0)
-    assert one[1:] == ("m.w", "half-lives of 2 of 3, the shortest 0.5", "notable")
+    assert not out_of_range(0.999, 0.981, 2.0), "a token that was rounded"
+    [one] = out_of_range(0.979, 0.999, 2.0)
+    assert one[1:] == ("m.w", "half-lives of 1 of 3, the shortest 0.979", "notable")
     assert one.name == "below one token"
 
 

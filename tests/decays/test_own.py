@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,80 @@ def test_a_layer_that_forgot_at_the_start_has_not_collapsed() -> None:
         model.layers[0].decay -= 1.0
     watch()
     assert "collapsed" not in [one.name for one in watch.findings]
+
+
+def have(model: Net, *half_lives_wanted: float) -> None:
+    """Give all layers these half-lives in turn, to the last evenly spaced by their logarithm."""
+    tokens = torch.tensor(np.geomspace(*half_lives_wanted, 16))
+    a = 0.5 ** (1 / tokens)
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.decay.copy_((a / (1 - a)).log())
+
+
+@pytest.mark.parametrize(
+    ("first", "now", "collapsed"),
+    [
+        ((1.0, 500.0), (0.34, 1.88), True),
+        ((1.0, 500.0), (0.4, 7.9), True),
+        ((1.0, 500.0), (0.4, 8.1), False),
+        ((1.0, 78.0), (0.4, 7.9), False),  # a tenth of what it was, and no less
+        ((1.0, 4.0), (1.0, 1.1), False),  # it was short from the start
+        ((1.0, 1.0), (0.99, 0.99), False),  # equal from the start, and rounded
+        ((1.0, 500.0), (100.0, 100.0), True),
+        ((100.0, 100.0), (50.0, 50.0), False),
+    ],
+)
+def test_what_has_collapsed_is_warned_of(
+    first: tuple[float, float], now: tuple[float, float], collapsed: bool
+) -> None:
+    """A layer far shorter than at the start, or all of whose half-lives became one."""
+    model = Net(1)
+    have(model, *first)
+    watch = plkernel.watch(model, every=1, decays=SIGMOID)
+    have(model, *now)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        watch()
+    words = (
+        f"half-lives of {first[0]:.3g} .. {first[1]:.3g} tokens at the start are {now[0]:.3g} .."
+        f" {now[1]:.3g}"
+    )
+    expected = [f"decays at step 1: collapsed: layers.0.decay: {words}"] if collapsed else []
+    assert [str(one.message) for one in told] == expected
+
+
+def test_findings_are_in_the_words_of_the_last_reading() -> None:
+    """The warning stays one, and what was wrong is not taken back."""
+    model = Net(1)
+    watch = plkernel.watch(model, every=1, decays=SIGMOID)
+    have(model, 0.5, 100.0)
+    watch()
+    [one] = watch.findings
+    before = one.seen
+    have(model, 0.25, 6.0)
+    with pytest.warns(UserWarning, match="collapsed") as told:
+        watch()
+    have(model, 0.125, 3.0)
+    watch()
+    assert len(told) == 1
+    seen = {one.name: one.seen for one in watch.findings}
+    assert before.endswith("the shortest 0.5")
+    assert seen["below one token"].endswith("the shortest 0.125")
+    assert seen["collapsed"].endswith("at the start are 0.125 .. 3")
+    have(model, 1.0, 500.0)
+    watch()
+    assert len(watch.findings) == 2, "all since the start"
+
+
+def test_a_shortest_half_life_of_one_token_may_be_rounded_or_move_a_little() -> None:
+    """As `place` begins, with 0.999 after the first steps."""
+    model = Net(1)
+    watch = plkernel.watch(model, every=1, decays=SIGMOID)
+    with torch.no_grad():
+        model.layers[0].decay -= 1e-3
+    assert 0.998 < watch()["decay/layers.0/half_life_min"] < 1.0
+    assert watch.findings == []
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -378,6 +453,11 @@ WRONG: list[tuple[Any, str]] = [
     ({"*.decay": lambda x: "a"}, "must return decays a as numbers, got 'a'"),
     ({"*.decay": lambda x: None}, "must return decays a as numbers, got None"),
     ({"*.decay": lambda x: x > 0}, "must return decays a as numbers, got torch.bool"),
+    (
+        {"*.decay": lambda x: torch.sigmoid(x).mean()},
+        "must return a decay for each channel, got shape () for layers.0.decay of shape (16,)",
+    ),
+    ({"*.decay": lambda x: torch.sigmoid(x[:1])}, "got shape (1,) for layers.0.decay of shape"),
     ({"*.decay": lambda x: x[:0]}, "must return decays a as numbers, got torch.float64 (0,)"),
 ]
 
@@ -394,7 +474,9 @@ def test_what_is_stated_wrongly_is_told_in_one_line(
         lambda: plkernel.inspect(path, decays=decays),
         lambda: assert_decays_survive(Net, decays=decays, steps=["deepcopy"]),
     ]
-    is_of_numbers = message.startswith(("layers.0", "the function", "must return", "got (16"))
+    is_of_numbers = message.startswith(
+        ("layers.0", "the function", "must return", "got (16", "got shape")
+    )
     if not is_of_numbers:
         readers.append(lambda: plkernel.decay_param_groups(Net(), decays=decays))
     for read in readers:
@@ -441,10 +523,12 @@ def test_the_refusal_of_an_unknown_layer_has_the_lines_to_write() -> None:
     for read in (plkernel.watch, plkernel.decay_param_groups):
         with pytest.raises(ValueError, match="must have a layer with known decays") as told:
             read(model)
-        assert 'as decays={"layers.*.decay": "sigmoid"}' in str(told.value)
+        assert 'as decays={"layers.*.decay": "sigmoid"} if a = sigmoid(x), else' in str(told.value)
+        assert str(told.value).endswith("form of plkernel.apply, or a function from x to a")
         [note] = told.value.__notes__
         lines = note.splitlines()
         assert lines[0] == 'decays = {"layers.*.decay": "sigmoid"}'
+        assert lines[-1].startswith("# sigmoid is a guess, which reads a = sigmoid(x); write what")
         assert all(form in lines[-1] for form in FORMS)
         scope: dict[str, Any] = {"plkernel": plkernel, "model": model, "optimizer": None}
         exec("\n".join(lines), scope)
@@ -471,7 +555,7 @@ def test_the_command_reads_a_file_and_tells_how_to_write_it(
     state = {name: tensor.detach() for name, tensor in Net().named_parameters()}
     path = file_of(tmp_path, state)
     error = refused(inspect, path)
-    assert 'such as "layers.*.decay" = "sigmoid"' in error
+    assert 'such as "layers.*.decay" = "sigmoid" if a = sigmoid(x), else' in error
     with pytest.raises(ValueError, match=r"no formula is known for layers\.0\.decay"):
         inspect(path)
     lines = capsys.readouterr().err.splitlines()
@@ -505,7 +589,7 @@ def test_a_file_gives_tables_too(tmp_path: Path) -> None:
         ("[decays]\n", "decays must be forms by pattern"),
         (
             '[decays]\n"*.decay" = "torch:sigmoid"',
-            "must be the name of a form, got 'torch:sigmoid'",
+            "in Python, as in plkernel.inspect(path, decays={'*.decay': f}), a function f from x",
         ),
         ('[decays]\n"*.decay" = 3', "must be the name of a form, a function, or a table"),
         ('[decays]\n"*.decay" = { form = "sigmoid", cap = nan }', "cap must be a pattern"),
@@ -663,6 +747,30 @@ def test_constants_of_two_tensors_are_notable_of_an_own_layer_too() -> None:
     watch = plkernel.watch(model, decays={"*.A": {"form": "a_log", "dt_bias": "*.dt"}})
     with torch.no_grad():
         model["m"].A.copy_(-2.0 - torch.nn.functional.softplus(model["m"].dt).log())
-    watch.read()
-    assert {one.severity for one in watch.findings} == {"notable"}
-    assert "all equal" in {one.name for one in watch.findings}
+    with pytest.warns(UserWarning, match="collapsed: m.A with m.dt: half-lives of 14.3 .. 38.2"):
+        watch.read()
+    again = plkernel.watch(model, decays={"*.A": {"form": "a_log", "dt_bias": "*.dt"}})
+    for seen in (watch.findings, again.findings):
+        [one] = [one for one in seen if one.name == "all equal"]
+        assert one.severity == "notable"
+    assert "collapsed" not in {one.name for one in again.findings}, "it began so"
+
+
+@pytest.mark.parametrize(
+    ("shape", "function", "channels"),
+    [
+        ((4, 1), lambda x: torch.sigmoid(x[:, 0]), 4),
+        ((4, 2), lambda x: torch.polar(torch.sigmoid(x[:, 0]), x[:, 1]), 4),
+        ((1, 2), lambda x: torch.sigmoid(x[:, 0]), 1),
+        ((1,), lambda x: torch.sigmoid(x[0]), 1),
+        ((1,), lambda x: torch.sigmoid(x + torch.arange(3)), 3),
+    ],
+)
+def test_a_function_may_give_other_shapes_than_the_parameter(
+    shape: tuple[int, ...], function: Any, channels: int
+) -> None:
+    bare = nn.Module()
+    bare.decay = nn.Parameter(torch.linspace(0.5, 2.0, math.prod(shape)).reshape(shape))
+    watch = plkernel.watch(bare, decays={"decay": function})
+    [layer] = watch._layers()
+    assert layer.rates.size == channels

@@ -72,6 +72,22 @@ def test_what_only_the_code_could_tell_is_refused(run: Path, refused: Callable[.
     )
 
 
+def test_decays_of_the_code_of_others_are_stated_in_python_too(run: Path) -> None:
+    """As the command does, by the names in the file; the error for unknown ones has the lines."""
+    name = "model.module.layers.0.mu"
+    save_file(
+        {name: torch.zeros(3), "exp_avg.module.layers.0.mu": torch.zeros(3)},
+        run / "checkpoint.safetensors",
+    )
+    found: Any = plkernel.inspect(run, decays={"*.mu": lambda x: torch.sigmoid(x)})
+    [layer] = found.layers
+    assert np.exp(-layer.rates).tolist() == pytest.approx([0.5, 0.5, 0.5])
+    opened: Any = plkernel.inspect(run)
+    with pytest.raises(ValueError, match=r"model.module.layers.\*.mu.* if a = sigmoid") as told:
+        _ = opened.layers
+    assert "plkernel.inspect(path, decays=decays)" in told.value.__notes__[0]
+
+
 def test_without_known_decays_the_error_says_whose_code_it_is(
     run: Path, refused: Callable[..., str]
 ) -> None:

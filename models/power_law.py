@@ -12,7 +12,7 @@ make C:
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from plkernel.analysis.nodes import Nodes, output_std
 from plkernel.analysis.parametrisations import ABOVE_ZERO, FORMS, RateForm
+from plkernel.models.inverted import decays_of, levels_of
 from plkernel.models.spectrum import Ordered
 
 Parametrisation = Literal[
@@ -43,7 +44,7 @@ TensorsByName = dict[str, Tensor]
 def decays_(
     tensor: Tensor | Ordered,
     nodes: Nodes,
-    parametrisation: Parametrisation = "log_rate",
+    parametrisation: Parametrisation | Callable[[Tensor], Tensor] = "log_rate",
     *,
     dt_bias: Tensor | float | None = None,
     a_log: Tensor | float | None = None,
@@ -71,6 +72,10 @@ def decays_(
     log_real_part      |a| = exp(-exp(x) exp(log_step)): log_A_real of S4D, whose log_dt is the
                        log_step
 
+    or a function from x to a, both of the shape of `tensor`, as `plkernel.watch` takes it. Every
+    decay must depend on its own x alone, and rise or fall with it wherever it is between 0 and 1.
+    It is inverted by bisection in float64, and the x that was found is put into it once more.
+
     What else they name is a number or broadcasts to `tensor`. All stand for a layer whose gates and
     steps are at their bias, as they are without an input; delta rules forget by erasing too, so
     that there a half-life is an upper bound.
@@ -96,12 +101,8 @@ def decays_(
     (2503.14456), Griffin (2402.19427, equation 4), xLSTM (2503.13427), GLA (2312.06635), S5
     (2208.04933), S4D (2206.11893).
     """
-    if parametrisation not in FORMS:
-        raise ValueError(
-            f"parametrisation must be one of {', '.join(FORMS)}, got {parametrisation!r}"
-        )
     check_writable("tensor", tensor)
-    form = FORMS[parametrisation]
+    form = _form_of(parametrisation)
     if isinstance(tensor, Ordered) and form.falls:
         rising = [name for name, one in FORMS.items() if not one.falls]
         raise ValueError(
@@ -117,16 +118,44 @@ def decays_(
         "log_step": log_step,
     }
     options = {name: value for name, value in every.items() if value is not None}
-    _check_options(parametrisation, form, options)
+    if isinstance(parametrisation, str):
+        _check_options(parametrisation, form, options)
+    elif options:
+        raise ValueError(
+            f"{', '.join(options)} must be left out with a function, which takes x alone: use it"
+            " inside the function"
+        )
     held = tensor() if isinstance(tensor, Ordered) else tensor
     rates = _rates_for(held, nodes)
     given = {name: _spread(name, value, rates) for name, value in options.items()}
     _check_above_zero(given)
-    _check_reach(parametrisation, rates, given)
+    if isinstance(parametrisation, str):
+        _check_reach(parametrisation, rates, given)
     levels = form.inverse(rates, **given)
     filled = levels.to(held.dtype)
     _check_decays(form, filled, rates, given)
     return tensor.set_(levels) if isinstance(tensor, Ordered) else tensor.copy_(filled)
+
+
+def _form_of(parametrisation: Any) -> RateForm:
+    """The form of that name, or one of a function; ValueError for anything else."""
+    if isinstance(parametrisation, str) and parametrisation in FORMS:
+        return FORMS[parametrisation]
+    if not callable(parametrisation):
+        is_name = isinstance(parametrisation, str)
+        got = repr(parametrisation) if is_name else type(parametrisation).__name__
+        raise ValueError(
+            f"parametrisation must be one of {', '.join(FORMS)}, or a function from the tensor to"
+            f" its decays, got {got}"
+        )
+
+    def rate(x: Tensor) -> Tensor:
+        return -torch.log(decays_of(parametrisation, x))
+
+    def inverse(rates: Tensor) -> Tensor:
+        return levels_of(parametrisation, rates)
+
+    return RateForm(rate, inverse, "f(x)")
 
 
 def check_writable(name: str, value: Any) -> None:

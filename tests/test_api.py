@@ -325,6 +325,10 @@ def judged(model: object, **options: object) -> object:
         (lambda: plkernel.fit(values=[10**400, 2, 1]), "values must be real numbers"),
         (lambda: plkernel.measure(np.zeros((3, 3), int)), r"got int64 of shape \(3, 3\)"),
         (
+            lambda: plkernel.influence(uniform, torch.zeros(2, 65, dtype=torch.long), lags=[1]),
+            r"shape \(2, 65\); ravel\(\) makes .* plkernel.probing.predictions, such as influence",
+        ),
+        (
             lambda: plkernel.evaluate(lambda tokens: tokens, np.array([0, 256])),
             "got 0 to 256: np.unique",
         ),

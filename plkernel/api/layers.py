@@ -8,6 +8,8 @@ import numpy as np
 from plkernel.analysis.nodes import check_numbers, check_numbers_or_none
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from plkernel.analysis.nodes import Nodes
@@ -20,7 +22,7 @@ def apply(
     decays: "Tensor | Ordered",
     projection: "Tensor | None" = None,
     *,
-    parametrisation: "Parametrisation | None" = None,
+    parametrisation: "Parametrisation | Callable[[Tensor], Tensor] | None" = None,
     dt_bias: "Tensor | float | None" = None,
     a_log: "Tensor | float | None" = None,
     gate_bias: "Tensor | float | None" = None,
@@ -40,7 +42,8 @@ def apply(
     projection       the matrix that reads the N states, (out, N) as in torch.nn.Linear; None leaves
                      it as it is
     parametrisation  how the layer computes its decays from this tensor: a name such as log_rate or
-                     a_log, of those that `plkernel.models.init.decays_` explains
+                     a_log, of those that `plkernel.models.init.decays_` explains, or a function
+                     from the tensor to its decays a, as `plkernel.watch` takes it
     dt_bias, a_log, gate_bias, bound, cap, log_step
                      what the parametrisation needs or takes beside the tensor, as a_log needs
                      dt_bias
@@ -51,7 +54,8 @@ def apply(
     Both are the tensors that the layer stores, or views of them: of a layer under weight_norm or
     another parametrization its `original`, not what is computed from it.
 
-    Raises ValueError for a tensor without parametrisation, `match` without a projection, sizes that
+    Raises ValueError for a tensor without parametrisation, a function that is not monotonic or does
+    not reach the decays, `match` without a projection, sizes that
     differ, a decay that is 0 or
     1 in the type of the tensor, and a tensor that is computed from parameters, in which the numbers
     would be lost; one computed under `torch.no_grad`, or from parameters that are not trained,
@@ -90,11 +94,12 @@ def apply(
     for name, option in options.items():
         if option is not None:
             _check_given(name, option)
-    if not isinstance(parametrisation, str):
+    if not isinstance(parametrisation, str) and not callable(parametrisation):
         raise ValueError(
             "parametrisation must say how the layer computes its decays from this tensor: one of"
             f" {', '.join(FORMS)}, such as a_log for A_log of Mamba, Mamba-2 and gated delta nets,"
-            " with dt_bias"
+            " with dt_bias; or a function from the tensor to its decays, such as lambda x:"
+            " torch.sigmoid(x)"
         )
     if max_lag is not None:
         warn_outlasting(nodes.half_lives(), max_lag)

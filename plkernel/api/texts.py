@@ -186,6 +186,11 @@ def read_text(
     data = np.frombuffer(text, np.uint8) if _is_bytes(text) else array_of(text)
     if data.ndim != 1 or data.dtype.kind not in "iu":
         got = f"{data.dtype} of shape {data.shape}"
+        if data.ndim == 2 and data.dtype.kind in "iu":
+            got += (
+                "; ravel() makes one text of its rows, and functions of"
+                " plkernel.probing.predictions, such as influence, take windows (n, T+1)"
+            )
         raise ValueError(
             f"text must be bytes, a vector of integers, or the name of a corpus, got {got}"
         )

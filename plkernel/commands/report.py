@@ -22,7 +22,7 @@ from plkernel.results.answer import answer
 from plkernel.results.cautions import warnings
 from plkernel.results.comparison import Comparison, compare, table
 from plkernel.results.conclusion import overview
-from plkernel.results.page import page, text_report
+from plkernel.results.page import page, text_report, used_config
 from plkernel.results.record import record_row, save_record
 from plkernel.results.study import read_study
 from plkernel.results.wording import first_few
@@ -116,12 +116,14 @@ def write_comparison(
 def save_csv(comparison: Comparison, out: Path) -> None:
     """Write rows.csv and table.csv to `out`.
 
-    rows.csv has every ended run without its lists, table.csv the measures of table.json.
+    rows.csv has every ended run without its lists, and of the model the options that its kind has;
+    table.csv has the measures of table.json.
     """
     from pandas import json_normalize
 
     study = comparison.study
-    rows = json_normalize([record_row(study, run) for run in study.ended])
+    recorded = [record_row(study, run) for run in study.ended]
+    rows = json_normalize([{**row, "config": used_config(row["config"])} for row in recorded])
     lists = [name for name, of in rows.items() if any(isinstance(value, list) for value in of)]
     atomic_write(out / "rows.csv", rows.drop(columns=lists).to_csv(index=False))
     measures = json_normalize(_measure_rows(table(comparison)))

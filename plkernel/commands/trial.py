@@ -14,7 +14,7 @@ from plkernel.results.answer import advice, answer
 from plkernel.results.comparison import compare
 from plkernel.results.measured import TrialOptions
 from plkernel.results.study import read_study
-from plkernel.study.trial import NoMemoryError, TrialModel, plan_trial, run_trial
+from plkernel.study.trial import NoMemoryError, plan_trial, run_trial
 
 __all__ = ["command", "trial"]
 
@@ -24,7 +24,7 @@ NO_MEMORY = 1
 
 def command(
     text: tyro.conf.Positional[str],
-    model: TrialModel = "ssm",
+    model: str = "ssm",
     minutes: float = 5.0,
     seeds: int = 3,
     frozen: bool = True,

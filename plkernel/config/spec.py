@@ -260,9 +260,21 @@ class Spec(Section):
         if one.metric in schema.OF_CURVES:
             self._check_curve(one.arm)
         elif not isinstance(one, Hypothesis) or one.arm not in self.means:
-            self.arm(one.arm)
+            with self._naming_curves(one):
+                self.arm(one.arm)
         for arm in self.arms_behind(one.arm):
             self._check_measured(one.model_copy(update={"arm": arm}))
+
+    @contextmanager
+    def _naming_curves(self, one: Hypothesis | Gate) -> Iterator[None]:
+        """Add to an error how a hypothesis names a curve, where its arm is the name of one."""
+        try:
+            yield
+        except ValueError as error:
+            if not isinstance(one, Hypothesis) or one.arm not in self.curves:
+                raise
+            metrics = " or ".join(f'"{metric}"' for metric in schema.OF_CURVES)
+            raise ValueError(f"{error}; or give metric = {metrics}, which names curves") from None
 
     def arms_behind(self, name: str) -> list[str]:
         """Return the arms behind a name in a hypothesis: one, or all of a mean or a curve."""

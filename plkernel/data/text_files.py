@@ -29,6 +29,8 @@ CHUNK = 1 << 23
 """Bytes of a file that are read at once."""
 SEARCHED = 4096
 """Bytes at the start of a file in which zeros are looked for."""
+FEWEST_SEARCHED = 256
+"""In fewer, a zero may stand anywhere by chance."""
 ARCHIVES = {".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"}
 """Suffixes of archives of several files, which are not read."""
 FORMATS = {".parquet": "parquet", ".jsonl": "json", ".ndjson": "json", ".csv": "csv"}
@@ -241,6 +243,8 @@ def caution(path: Path) -> str | None:
 
 def _holds_wide_numbers(start: bytes) -> bool:
     """True if zeros stand at some places of every four bytes, as the upper bytes of numbers do."""
+    if len(start) < FEWEST_SEARCHED:
+        return False
     zeros = [start[place::4].count(0) for place in range(4)]
     return max(zeros) > len(start) / 4 / 10 and max(zeros) > 4 * min(zeros)
 

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from plkernel.common.cli import counted, text_table
-from plkernel.config.schema import OF_ACCURACY, Metric
+from plkernel.config.schema import OF_ACCURACY, Metric, ModelSpec
 from plkernel.models import NOT_CAUSAL
+from plkernel.models.kinds import kind_of
 from plkernel.results.answer import advice, answer, words_of
 from plkernel.results.cautions import warnings
 from plkernel.results.claims import interval
@@ -702,22 +703,55 @@ def _design(comparison: Comparison) -> Table:
     seeds = counted(len(study.seeds), "seed", "seeds")
     time = f"{seconds / len(runs):,.1f} s a run, {seconds / 3600:,.2f} hours in all"
     rows = [["runs", f"{arms} x {seeds}, {len(runs)} finished; {time}"]]
-    facts = [{**run.config, **run.environment} for run in runs]
+    facts = [{**used_config(run.config), **run.environment} for run in runs]
     for title, names in FACTS.items():
         texts = [_fact_text(facts, name) for name in names]
+        if title == "model":
+            # What the kind of other people's code is, its options say: first the kind, then these.
+            texts[1:1] = _own_options(facts)
         known = [text for text in texts if text]
         if known:
             rows.append([title, ", ".join(known)])
     return _table("What was run.", ["", ""], {"": rows})
 
 
+def used_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of a run without the options of [model] that its kind does not have.
+
+    A run's file has all of them, so that those of plkernel's own models stand at their defaults
+    beside a model of other people's code, which is built from `config` alone.
+    """
+    model = config.get("model")
+    if not isinstance(model, Mapping) or not isinstance(model.get("kind"), str):
+        return dict(config)
+    unused = ModelSpec.model_fields.keys() - set(kind_of(model["kind"]).options)
+    used = {name: value for name, value in model.items() if name not in unused}
+    return {**config, "model": used}
+
+
+def _own_options(facts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The values of every option in the table [model.config] of any run, "config.dim 32"."""
+    tables = [_nested(fact, "model.config") for fact in facts]
+    options = [table if isinstance(table, Mapping) else {} for table in tables]
+    names = dict.fromkeys(name for table in options for name in table)
+    texts = []
+    for name in names:
+        text = _values_text([table.get(name) for table in options])
+        if text:
+            texts.append(f"config.{name} {text}")
+    return texts
+
+
 def _fact_text(facts: Sequence[Mapping[str, Any]], name: str) -> str:
     """The values of a fact over all runs, "gain none or ema"; empty if none or more than FEW."""
-    values = [_nested(fact, name) for fact in facts]
+    text = _values_text([_nested(fact, name) for fact in facts])
+    return f"{name.rpartition('.')[2]} {text}" if text else ""
+
+
+def _values_text(values: Iterable[Any]) -> str:
+    """Different values, "none or ema"; empty if none or more than FEW."""
     known = list(dict.fromkeys(str(value) for value in values if value is not None))
-    if not 0 < len(known) <= FEW:
-        return ""
-    return f"{name.rpartition('.')[2]} {' or '.join(known)}"
+    return " or ".join(known) if len(known) <= FEW else ""
 
 
 def _nested(values: Mapping[str, Any], name: str) -> Any:

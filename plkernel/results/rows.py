@@ -799,9 +799,21 @@ def _column(
         wanted = kind if given is None else given
         raise ValueError(
             f"{path}: {kind} must be a column of it, got {wanted!r};"
-            f" {nearest(wanted, _names(table))}"
+            f" {_nearest_column(wanted, _names(table))}"
         )
     return found
+
+
+def _nearest_column(wanted: str, names: list[str]) -> str:
+    """A hint that names a column: one that ends in the word, as a report has, or the nearest.
+
+    Of val_bpb these have the best of a run too, which no report compares: the final one is meant.
+    """
+    ends = [name for name in names if wanted and name.endswith(wanted)]
+    final = [name for name in ends if name.endswith(f"final_{wanted}")]
+    if len(final or ends) == 1:
+        return f"did you mean {(final or ends)[0]!r}?"
+    return nearest(wanted, names)
 
 
 def _is_no_value(cell: Any) -> bool:

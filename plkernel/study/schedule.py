@@ -10,6 +10,7 @@ OUT/references.json.
 """
 
 import fnmatch
+import os
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -31,6 +32,7 @@ from plkernel.common.files import (
     REPORT,
     SPEC,
     TUNING,
+    brief,
     lack_of_room,
     load_object,
     name_at,
@@ -98,7 +100,7 @@ class PlannedRuns(NamedTuple):
 
 def run_experiment(
     spec: Spec,
-    out: Path,
+    out: Path | str,
     workers: int | None = None,
     only: Sequence[str] = (),
     engine: Engine | None = None,
@@ -123,6 +125,7 @@ def run_experiment(
     is written, KeyboardInterrupt after Ctrl-C with every run saved, and LeftToQueueError from an
     engine whose runs are to go on alone.
     """
+    out = _folder(out, "out")
     arms = chosen_arms(spec, only)
     options = RunOptions(engine or LocalEngine(), workers, retry, logger)
     if logger:
@@ -158,8 +161,8 @@ def run_experiment(
 
 def take_record(
     spec: Spec,
-    record: Path,
-    out: Path,
+    record: Path | str,
+    out: Path | str,
     only: Sequence[str] = (),
     engine: Engine | None = None,
 ) -> int:
@@ -169,6 +172,8 @@ def take_record(
     anything is written, where the record or `out` belongs to another study, and where another
     configuration than the spec's made a run of the record.
     """
+    record = _folder(record, "record")
+    out = _folder(out, "out")
     check_record(spec, record, out)
     arms = chosen_arms(spec, only)
     options = RunOptions(engine or LocalEngine())
@@ -183,6 +188,13 @@ def take_record(
         searched = _checked_places(search, names, record / TUNING, out / TUNING, options)
         places.append(searched)
     return restore(record, out, places)
+
+
+def _folder(value: Path | str, name: str) -> Path:
+    """Return a folder as a path; ValueError that names the argument for what is none."""
+    if not isinstance(value, str | os.PathLike) or not str(value):
+        raise ValueError(f"{name} must be the path of a folder, got {brief(value)}")
+    return Path(value)
 
 
 def check_record(spec: Spec, record: Path, out: Path) -> None:

@@ -248,7 +248,10 @@ def _check(options: TrialOptions) -> None:
     """ValueError for options that no trial can have."""
     if options.model not in get_args(TrialModel):
         names = ", ".join(get_args(TrialModel))
-        raise ValueError(f"model must be one of {names}, got {options.model!r}")
+        raise ValueError(
+            f"model must be one of {names}, got {_model_words(options.model)}; for a model of your"
+            " own python -m plkernel.new FOLDER writes a study to begin from (docs/own.md)"
+        )
     if options.seeds < LEAST_SEEDS:
         raise ValueError(
             f"seeds must be at least {LEAST_SEEDS}, for an interval, got {options.seeds}"
@@ -259,6 +262,12 @@ def _check(options: TrialOptions) -> None:
         raise ValueError(f"minutes must be at most {MOST_MINUTES:,}, got {options.minutes:g}")
     if options.dim < 2:
         raise ValueError(f"dim must be at least 2, got {options.dim}")
+
+
+def _model_words(model: str) -> str:
+    """What was given as the name of a model, in one line: the text of a module takes many."""
+    first, *more = model.splitlines() or [""]
+    return f"{first!r} and more lines" if more else repr(model)
 
 
 def _check_name(out: Path) -> None:

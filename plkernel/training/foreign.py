@@ -68,6 +68,8 @@ a model.
 """
 PLACES = 64
 """Bytes, drawn at random, that are replaced one at a time to check causality."""
+OF_BYTES = f"a model of a study takes bytes, 0..{BYTES - 1}, and gives {BYTES} logits for each"
+"""What a model over tokens is told."""
 LONGEST = 512
 """Bytes of a window on which causality is checked, at most."""
 ROUNDING = 2.0**7
@@ -353,6 +355,17 @@ def foreign_errors(head: str, what: str) -> Iterator[None]:
         raise ValueError(f"{head}: {what} raised {told(error)}") from error
 
 
+@contextmanager
+def _saying_what_is_read() -> Iterator[None]:
+    """Say beside an error of an index that windows hold bytes: an embedding may have fewer rows."""
+    try:
+        yield
+    except ValueError as error:
+        if not isinstance(error.__cause__, IndexError):
+            raise
+        raise ValueError(f"{error}; {OF_BYTES}") from error.__cause__
+
+
 def check_model(model: nn.Module, name: str, context: int, device: torch.device) -> None:
     """Raise ValueError, headed by `name`, if a run on `device` cannot train `model`.
 
@@ -472,7 +485,11 @@ class _Trial:
         """Logits of tokens (B, T), which must be (B, T, 256)."""
         self.model.train(training)
         given = f"{tuple(tokens.shape)} bytes"
-        with foreign_errors(self.name, given), torch.set_grad_enabled(training):
+        with (
+            _saying_what_is_read(),
+            foreign_errors(self.name, given),
+            torch.set_grad_enabled(training),
+        ):
             logits = self.model(tokens)
         expected = (*tokens.shape, BYTES)
         if not isinstance(logits, Tensor):
@@ -480,9 +497,11 @@ class _Trial:
                 f"{self.name}: must give logits {expected}, got {type(logits).__name__}"
             )
         if tuple(logits.shape) != expected or not logits.is_floating_point():
+            others = logits.ndim == 3 and logits.shape[2] != BYTES
+            hint = f"; {OF_BYTES}" if others else ""
             raise ValueError(
                 f"{self.name}: must give logits {expected}, got {logits.dtype} of shape"
-                f" {tuple(logits.shape)}"
+                f" {tuple(logits.shape)}{hint}"
             )
         self.advance(len(tokens) / (4 * len(self.inputs)))
         return logits.clone()  # a model may write those of every call to the same memory

@@ -132,6 +132,19 @@ def test_tables_have_a_line_for_each_run_and_each_measure_of_an_arm(
     assert {run["arm"] for run in runs} == {"base", "better", "same"}
 
 
+def test_rows_have_no_options_of_other_kinds_of_models(
+    drawn: list[list[str]], declared_study: Callable[..., Path], tmp_path: Path
+) -> None:
+    comparison = compare(read_study(declared_study()))
+    for run in comparison.study.runs:
+        run.config["model"] = {"kind": "mymodel:build", "dim": 96, "config": {"dim": 32}}
+    report.save_csv(comparison, tmp_path)
+    with (tmp_path / "rows.csv").open() as file:
+        [first, *_] = csv.DictReader(file)
+    told = {name: value for name, value in first.items() if name.startswith("config.model.")}
+    assert told == {"config.model.kind": "mymodel:build", "config.model.config.dim": "32"}
+
+
 @pytest.fixture
 def rows(tmp_path: Path) -> Path:
     path = tmp_path / "rows.csv"

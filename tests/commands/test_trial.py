@@ -86,3 +86,8 @@ def test_a_text_without_memory_is_an_answer_and_exit_1(
         trial.command("text")
     assert (stop.value.code, planned["ran"]) == (1, 0)
     assert capsys.readouterr().out == "no memory here\n"
+
+
+def test_a_model_of_ones_own_is_told_what_takes_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"got 'mymodel:build'; .* python -m plkernel.new FOLDER"):
+        trial.command("stdlib", model="mymodel:build", out=tmp_path / "trial")

@@ -511,7 +511,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
             "tuning": {"method": "curve", "rates": [1, 2, 3]},
             "hypotheses": [{**CLAIM, "arm": "power"}],
         },
-        "arm must name an arm, got 'power'; the runs of 'power' are power_1, power_2, power_3",
+        "arm must name an arm, got 'power'; the runs of 'power' are power_1, power_2, power_3; or"
+        ' give metric = "val_bpb_minimum" or "test_bpb_minimum", which names curves',
     ),
     ({"arms.power.rates": [1, 2]}, "rates must be as many as tuning.rates, 0 different"),
     (

@@ -441,7 +441,7 @@ def test_an_empty_file_does_not_stop_a_folder(tmp_path, name):
         ("a.HTM", b"<p>", r"a\.HTM is read with its syntax: HTML"),
         (
             "ids.bin",
-            b"\x07\x01\x05\x00",
+            b"\x07\x01\x05\x00" * 64,
             r"ids\.bin looks like numbers of two bytes .*token ids of a file \*\.npy",
         ),
         ("wide.txt", "a".encode("utf-16"), r"wide\.txt has the byte order mark of utf-16"),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from plkernel.analysis.nodes import Nodes, output_std, place
 from plkernel.analysis.parametrisations import FORMS
 from plkernel.models.init import decays_, initialise_, projection_
+from plkernel.models.spectrum import Ordered
 from plkernel.models.ssm import SSM, DiagonalSSM, SSMConfig
 
 GAINS = ("none", "ema", "lru", "clamp")
@@ -329,6 +330,96 @@ def test_what_no_parameter_gives_is_refused_and_nothing_is_written(
         decays_(tensor, nodes_of(half_lives), name, **given)
     assert len(str(error.value).splitlines()) == 1
     assert torch.equal(tensor, torch.full((2,), 7.0))
+
+
+# Functions of somebody's own, inverted numerically
+
+MONOTONIC: dict[str, Callable[[Tensor], Tensor]] = {
+    "falls": lambda x: 1 / (1 + nn.functional.softplus(x)),
+    "rises": lambda x: torch.exp(-nn.functional.softplus(-x) / 16),
+    "the decay itself": lambda x: x,
+    "decays end between the numbers that are tried": lambda x: torch.exp(-(x - 0.3)),
+    "a pole outside": lambda x: 1 / (1 + x),
+    "not a number for large ones": lambda x: x.exp() / (1 + x.exp()),
+    "by channel": lambda x: torch.exp(-torch.tensor([0.5, 1.0, 2.0]) * x.exp()),
+    "some rise and some fall": lambda x: torch.sigmoid(torch.tensor([1.0, -1.0, 1.0]) * x),
+    "very flat": lambda x: torch.sigmoid(x / 500),
+}
+
+
+@pytest.mark.parametrize("name", MONOTONIC)
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+def test_a_function_is_inverted(name: str, shape: tuple[int, ...]) -> None:
+    """To the rounding of the parameter: float64 holds a half-life to 1e-16 times itself."""
+    half_lives = torch.tensor([500.0, 1.0, 20.0], dtype=torch.float64)
+    tensor = torch.empty(shape, dtype=torch.float64)
+    assert decays_(tensor, nodes_of(half_lives), MONOTONIC[name]) is tensor
+    found = math.log(0.5) / MONOTONIC[name](tensor).log()
+    assert torch.allclose(found, half_lives.expand(shape), rtol=1e-9, atol=0)
+
+
+def test_a_function_fills_a_narrower_type_and_a_form_that_has_a_name_alike() -> None:
+    nodes = nodes_of([500, 1, 20])
+    by_name = decays_(torch.empty(3), nodes, "sigmoid")
+    assert isinstance(by_name, Tensor)
+    by_function = decays_(torch.empty(3), nodes, torch.sigmoid)
+    assert isinstance(by_function, Tensor)
+    assert torch.allclose(by_function, by_name, rtol=1e-6, atol=1e-7)
+    computed_in_float32 = decays_(torch.empty(3), nodes, lambda x: torch.sigmoid(x.float()))
+    assert isinstance(computed_in_float32, Tensor)
+    assert torch.allclose(computed_in_float32, by_name, rtol=1e-4, atol=1e-6)
+
+
+def test_ordered_decays_take_a_function_that_falls_with_the_level() -> None:
+    ordered = Ordered(3)
+    decays_(ordered, ordered.arranged(nodes_of([500, 1, 20])), lambda x: torch.exp(-x.exp()))
+    half_lives = math.log(2) / ordered().exp()
+    assert half_lives.tolist() == pytest.approx([500, 20, 1], rel=1e-5)
+
+
+BOTH = "must rise or fall wherever its decays are between 0 and 1, got one that does both"
+ALONE = "every decay of the function must follow from its own number alone, without jumps"
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (torch.square, BOTH),
+        (lambda x: torch.exp(-x.square()), BOTH),
+        (lambda x: (1 + x.sin()) / 2, BOTH),
+        (lambda x: torch.sigmoid(x) + 5 * ((x > 1) & (x < 2)), BOTH),
+        (
+            lambda x: 0.9 * torch.sigmoid(x),
+            r"of decays from 0 to 0.9, which the function reaches, got 9 steps \(decay 0.925875\)",
+        ),
+        (lambda x: 0.5 + 0 * x, "of decays from 0.5 to 0.5"),
+        (lambda x: 0 * x - 3, "must give decays from 0 to 1, got none for a number from -16384"),
+        (lambda x: torch.sigmoid(x.cumsum(0)), ALONE),
+        (lambda x: (x > 0).double(), ALONE),
+        (
+            lambda x: torch.sigmoid(x).mean(),
+            r"a decay for every number, of shape \(2,\), got .*\(\)",
+        ),
+        (lambda x: x > 0, r"of shape \(2,\), got torch.bool"),
+        (lambda x: None, "must give a tensor of decays, got NoneType"),
+        (lambda x: x.missing, "the function raised AttributeError: 'Tensor' object"),
+        (3.0, "parametrisation must be one of log_rate, .*, or a function .*, got float"),
+    ],
+)
+def test_a_function_that_cannot_be_inverted_is_refused_and_nothing_is_written(
+    function: Any, message: str
+) -> None:
+    tensor = torch.full((2,), 7.0)
+    with pytest.raises(ValueError, match=message) as error:
+        decays_(tensor, nodes_of([9, 3]), function)
+    assert len(str(error.value).splitlines()) == 1
+    assert torch.equal(tensor, torch.full((2,), 7.0))
+
+
+def test_a_function_takes_nothing_beside_it() -> None:
+    message = "dt_bias must be left out with a function, which takes x alone"
+    with pytest.raises(ValueError, match=message):
+        decays_(torch.zeros(2), nodes_of([9, 3]), torch.sigmoid, dt_bias=1.0)
 
 
 # What is left of the first token in the states of a layer, by the forward of the library that the

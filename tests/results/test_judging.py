@@ -219,6 +219,16 @@ def test_a_search_for_learning_rates_is_no_arm(tmp_path: Path) -> None:
             Columns(value="los"),
             "value must be a column of it, got 'los'; valid: arm, s",
         ),
+        (
+            "arm,seed,result.best_val_bpb,result.final_val_bpb,result.test_bpb\na,0,1,2,3\n",
+            Columns(value="val_bpb"),
+            "value must be a column of it, got 'val_bpb'; did you mean 'result.final_val_bpb'?",
+        ),
+        (
+            "arm,seed,result.best_val_bpb,result.final_val_bpb,result.test_bpb\na,0,1,2,3\n",
+            Columns(value="test_bpb"),
+            "did you mean 'result.test_bpb'?",
+        ),
         (HEADER, Columns(), "must hold a row for each run, got none"),
         ("", Columns(), "must be CSV with a header, TSV, JSON, JSON lines or Parquet"),
         ("Step,a-0 - loss\n1,2\n", Columns(value=""), "one of its metrics, got ''; valid: loss"),

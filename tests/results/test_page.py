@@ -193,6 +193,39 @@ def test_facts_of_runs_are_told_where_they_are_few() -> None:
     assert page._fact_text(facts, "none") == page._fact_text(facts, "model.gain.deep") == ""
 
 
+SAVED = {"dim": 96, "layers": 4, "gain": "none", "head_size": 32, "k_clamp": False}
+"""What the file of every run has of [model], of whatever kind."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "used"),
+    [
+        ("ssm", {"dim", "layers", "gain"}),
+        ("rwkv6", {"dim", "layers", "head_size", "k_clamp"}),
+        ("mymodel:build", {"config"}),
+    ],
+)
+def test_options_that_a_kind_does_not_have_are_not_told(kind: str, used: set[str]) -> None:
+    config = {"dim": 32}
+    model = {"kind": kind, **SAVED, "config": config, "parameters": 9}
+    told = page.used_config({"seed": 0, "model": model})
+    assert told["seed"] == 0
+    assert told["model"] == {name: model[name] for name in ("kind", *used, "parameters")}
+    assert page.used_config({"model": SAVED}) == {"model": SAVED}, "of no known kind"
+
+
+def test_the_design_says_what_a_model_of_ones_own_is_built_from(
+    declared_study: Callable[..., Path],
+) -> None:
+    comparison = compare(read_study(declared_study()))
+    for run in comparison.study.runs:
+        config = {"dim": 32, "layers": 2 + run.seed % 2, "decay": "softplus"}
+        run.config["model"] = {"kind": "mymodel:build", **SAVED, "config": config}
+    [rows] = page._design(comparison).groups.values()
+    words = "kind mymodel:build, config.dim 32, config.layers 2 or 3, config.decay softplus"
+    assert [text for title, text in rows if title == "model"] == [words]
+
+
 def test_n_grams_and_lzma_have_losses_and_no_seeds() -> None:
     lzma = SimpleNamespace(windows=[2**20], val_bpb=[2.25])
     reference: Any = SimpleNamespace(

@@ -98,6 +98,19 @@ def test_a_study_gives_the_engine_what_is_left_as_room_allows(
     assert third.started == []
 
 
+def test_the_folder_of_a_study_may_be_a_string(
+    tiny_spec: SpecWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = load_spec(tiny_spec(steps=2))
+    assert run_experiment(spec, "runs/out", engine=Idle()) == []
+    assert (tmp_path / "runs/out/spec.json").exists()
+    bad: Any
+    for bad in ("", None, 3):
+        with pytest.raises(ValueError, match="out must be the path of a folder, got"):
+            run_experiment(spec, bad, engine=Idle())
+
+
 def test_the_bar_of_a_study_counts_the_runs_that_were_left(
     tiny_spec: SpecWriter, tmp_path: Path, bars: Callable[[str], list[Any]]
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from plkernel.analysis.exponentials import power_law_target
 from plkernel.analysis.information.laws import measure_corpus
@@ -470,7 +471,14 @@ def test_options_at_their_limits_are_taken(seeds: int, minutes: float, dim: int)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "mamba"}, "model must be one of ssm, rwkv6, rwkv7, got 'mamba'"),
+        (
+            {"model": "mamba"},
+            "model must be one of ssm, rwkv6, rwkv7, got 'mamba'; .* python -m plkernel.new FOLDER",
+        ),
+        (
+            {"model": str(torch.nn.Sequential(torch.nn.Linear(2, 2)))},
+            r"got 'Sequential\(' and more lines; for a model of your own .* \(docs/own.md\)$",
+        ),
         ({"dim": 1}, "dim must be at least 2, got 1"),
         ({"minutes": -1.0}, "minutes must be a finite number above 0, got -1"),
         ({"seeds": 1}, "seeds must be at least 2, for an interval, got 1"),

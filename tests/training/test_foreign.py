@@ -222,6 +222,11 @@ def test_a_process_that_a_study_starts_does_not_try_again(package: Path) -> None
             {"see": "wrong shape"},
             r"must give logits \(\d+, 64, 256\), got torch.float32 of shape \(\d+, 64, 7\)",
         ),
+        (
+            "somebodys.models:Plain",
+            {"see": "wrong shape"},
+            "of shape .* 7.; a model of a study takes bytes, 0..255, and gives 256 logits for each",
+        ),
         ("somebodys.models:Plain", {"see": "nan"}, "its logits must be finite at initialisation"),
         (
             "somebodys.models:Plain",
@@ -277,6 +282,12 @@ def test_mistakes_are_one_line(
     with pytest.raises(ValueError, match=message) as refused:
         check_model(build(kind, config, 0), "kind", 64, CPU)
     assert "\n" not in str(refused.value)
+
+
+def test_a_vocabulary_below_bytes_is_told_what_a_study_reads() -> None:
+    message = "raised IndexError: .*; a model of a study takes bytes, 0..255, and gives 256 logits"
+    with pytest.raises(ValueError, match=message):
+        check_model(Foreign("kind", torch.nn.Embedding(100, 256)), "kind", 64, CPU)
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from safetensors.torch import save
 
 from plkernel.decays import findings
 from plkernel.decays.checkpoints import Checkpoint, Stored
-from plkernel.decays.families import Given, full_of, log_indices, rwkv_from
+from plkernel.decays.families import FAMILIES, Given, full_of, log_indices, rwkv_from
 from plkernel.decays.findings import LONGEST, Finding, grouped
 from plkernel.decays.inspection import inspected
 from plkernel.decays.rates import half_lives, kernel, known_layers, quantiles
@@ -487,6 +487,23 @@ def test_the_number_of_a_layer_is_in_the_name_of_its_module(
     module: str, number: str | None
 ) -> None:
     assert number_in(module) == number
+
+
+def test_a_lone_half_says_what_is_missing_unless_its_module_has_half_lives_already() -> None:
+    """Of a module whose half-lives are read by another formula, nothing is missing."""
+    ones = Stored(np.ones(4), "float32")
+    names = ("m.A_log", "n.slope_rate")
+    checkpoint = Checkpoint(names, {}, lambda name: 4, lambda name: ones, lambda: 8)
+    family = next(one for one in FAMILIES if [*one.tensors.values()] == ["{at}.slope_rate"])
+
+    def words(module: str) -> str:
+        layer = SimpleNamespace(module=module, names={"slope_rate": "n.slope_rate"}, family=family)
+        [(_, tensor, said, severity)] = unread(checkpoint, [layer])
+        assert (tensor, severity) == ("m.A_log", "wrong")
+        return said
+
+    assert words("n").endswith(" is missing beside it, so that no half-life is known")
+    assert words("m") == "is named like a decay, but no formula is known for it"
 
 
 def test_what_is_named_like_a_decay_is_read_for_nan_up_to_a_size(

@@ -484,7 +484,7 @@ def _farewell(engine: Engine) -> str:
     """Return what Ctrl-C has left: runs that are saved, or that go on in a queue."""
     if isinstance(engine, QueueEngine):
         return engine.farewell
-    return "every run is saved; run the same command again to go on"
+    return "the steps of every run are saved; run the same command again to go on"
 
 
 def _jobs_that(status: str, jobs: Iterable[Job]) -> list[Job]:

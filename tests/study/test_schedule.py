@@ -170,7 +170,7 @@ def test_a_search_without_a_rate_says_what_ended_it(
 
 def test_an_error_stops_the_engine(tiny_spec: SpecWriter, tmp_path: Path) -> None:
     for error, message in (
-        (KeyboardInterrupt(), "every run is saved; run the same"),
+        (KeyboardInterrupt(), "the steps of every run are saved; run the same"),
         (ValueError("out: x"), "out: x"),
     ):
         engine = Idle(error=error)

@@ -15,13 +15,13 @@ HALVINGS = 120
 EXPONENTS = range(-24, 15)
 """Powers of two between which the ends of the function are looked for, on both sides of 0."""
 LINEAR_TO = 32.0
-"""Between minus this and this, halves are tried too: what most parameters are."""
+"""Up to this size multiples of 1/2 are tried too, since most parameters are that small."""
 UNEVEN = 1e-6
 """A step against the direction of the others by this is rounding, as of float32."""
 PRECISION = 1e-3
 """Share of the rate, or of the decay if that is smaller, by which a decay may miss."""
 ELSEWHERE = "; or solve f(x) = exp(-rates) yourself, with the rates of the nodes"
-"""What remains where a function cannot be inverted here."""
+"""Advice for a function that cannot be inverted here."""
 
 
 def decays_of(function: Decays, x: Tensor) -> Tensor:
@@ -92,24 +92,29 @@ def _ends(function: Decays, rates: Tensor) -> _Ends:
     """The interval of x in which decays are between 0 and 1, on which they rise or fall."""
     grid = _grid()
     nothing = torch.full_like(rates, math.nan)
-    low, high, outside_low, outside_high = (nothing.clone() for _ in range(4))
-    before = nothing.clone()
-    has_risen = torch.zeros_like(rates, dtype=torch.bool)
-    has_fallen = has_risen.clone()
-    is_torn = has_risen.clone()
-    previous = nothing
+    # None of these is changed in place, so that all may begin as one tensor.
+    low = nothing
+    high = nothing
+    outside_low = nothing
+    outside_high = nothing
+    before = nothing  # the decay at the last x that had one
+    previous = nothing  # the last x
+    never = torch.zeros_like(rates, dtype=torch.bool)
+    has_risen = never
+    has_fallen = never
+    is_torn = never
     for number in grid:
         x = torch.full_like(rates, number)
         decays = decays_of(function, x).to(rates.dtype)
         is_decay = (decays >= 0) & (decays <= 1)  # not NaN
         is_first = is_decay & low.isnan()
-        is_torn |= is_decay & ~outside_high.isnan()
+        is_torn = is_torn | (is_decay & ~outside_high.isnan())
         low = torch.where(is_first, x, low)
         outside_low = torch.where(is_first, previous, outside_low)
         has_ended = ~is_decay & ~low.isnan() & outside_high.isnan()
         outside_high = torch.where(has_ended, x, outside_high)
-        has_risen |= is_decay & (decays > before + UNEVEN)
-        has_fallen |= is_decay & (decays < before - UNEVEN)
+        has_risen = has_risen | (is_decay & (decays > before + UNEVEN))
+        has_fallen = has_fallen | (is_decay & (decays < before - UNEVEN))
         high = torch.where(is_decay, x, high)
         before = torch.where(is_decay, decays, before)
         previous = x
@@ -123,9 +128,9 @@ def _ends(function: Decays, rates: Tensor) -> _Ends:
             "parametrisation: the function must rise or fall wherever its decays are between 0 and"
             f" 1, got one that does both{ELSEWHERE}"
         )
-    low = _edge(function, outside_low, low)
-    high = _edge(function, outside_high, high)
-    return _Ends(low, high, decays_of(function, low), decays_of(function, high))
+    first = _edge(function, outside_low, low)
+    last = _edge(function, outside_high, high)
+    return _Ends(first, last, decays_of(function, first), decays_of(function, last))
 
 
 def _edge(function: Decays, outside: Tensor, inside: Tensor) -> Tensor:

@@ -916,7 +916,7 @@ class Counting:
 
 
 class Layout(NamedTuple):
-    """What of a text is layout and not memory: lines of nearly the same length, or a period.
+    """Structure of a text that is no memory: lines of nearly the same length, or a period.
 
     sequence  (n,) symbols that have this layout alone
 

@@ -55,9 +55,8 @@ def apply(
     another parametrization its `original`, not what is computed from it.
 
     Raises ValueError for a tensor without parametrisation, a function that is not monotonic or does
-    not reach the decays, `match` without a projection, sizes that
-    differ, a decay that is 0 or
-    1 in the type of the tensor, and a tensor that is computed from parameters, in which the numbers
+    not reach the decays, `match` without a projection, sizes that differ, a decay that is 0 or 1 in
+    the type of the tensor, and a tensor that is computed from parameters, in which the numbers
     would be lost; one computed under `torch.no_grad`, or from parameters that are not trained,
     cannot be told. The projection is only touched after the decays.
     """

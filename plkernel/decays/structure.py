@@ -79,7 +79,7 @@ def unread(checkpoint: Checkpoint, layers: Sequence[Layer]) -> Iterator[Unread]:
 
 
 class _Read(NamedTuple):
-    """What layers were read from, and all names of the checkpoint they are of.
+    """Names that layers were read from, and all names of their checkpoint.
 
     tensors  names that layers were read from
     layouts  templates of these, by layer

@@ -707,7 +707,7 @@ def _design(comparison: Comparison) -> Table:
     for title, names in FACTS.items():
         texts = [_fact_text(facts, name) for name in names]
         if title == "model":
-            # What the kind of other people's code is, its options say: first the kind, then these.
+            # The options of other people's code stand directly after the kind.
             texts[1:1] = _own_options(facts)
         known = [text for text in texts if text]
         if known:

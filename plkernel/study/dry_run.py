@@ -80,7 +80,7 @@ Forecast = dict[str, Any]
 
 
 class StepTimes(NamedTuple):
-    """What a run costs: seconds to start it, of a step and of a window, and bytes at the peak.
+    """Costs of a run: seconds to start it, of a step and of a window, and bytes at the peak.
 
     peak_bytes: NaN where the system does not tell
     """
@@ -328,9 +328,7 @@ def random_training(prepared: Prepared, folder: Path) -> Training:
 
 
 def peak_memory(training: Training) -> float:
-    """Bytes at the peak of a training in this process, on its device; NaN where they are not
-    known.
-    """
+    """Peak memory of a training in this process, on its device, in bytes; NaN if unknown."""
     if training.device.type == "cuda":
         return float(torch.cuda.max_memory_reserved())
     peak = peak_anonymous()

@@ -265,7 +265,7 @@ def _check(options: TrialOptions) -> None:
 
 
 def _model_words(model: str) -> str:
-    """What was given as the name of a model, in one line: the text of a module takes many."""
+    """The name of a model as it was given, in one line: the text of a module takes many."""
     first, *more = model.splitlines() or [""]
     return f"{first!r} and more lines" if more else repr(model)
 

@@ -69,7 +69,7 @@ a model.
 PLACES = 64
 """Bytes, drawn at random, that are replaced one at a time to check causality."""
 OF_BYTES = f"a model of a study takes bytes, 0..{BYTES - 1}, and gives {BYTES} logits for each"
-"""What a model over tokens is told."""
+"""Added to the error of a model over tokens."""
 LONGEST = 512
 """Bytes of a window on which causality is checked, at most."""
 ROUNDING = 2.0**7
